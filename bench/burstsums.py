@@ -118,20 +118,20 @@ def per_call_ms(metrics: dict[str, float]) -> dict[str, float]:
     }
 
 
-def conflicts_percent(found: Sequence[Burst]) -> float:
+def conflicts_percent(bursts: Sequence[Burst]) -> float:
     """Give the share of our binds that came too late, in percent."""
-    late = sum(one.outcomes.get("conflict", 0) for one in found)
-    return round(100 * late / sum(sum(one.outcomes.values()) for one in found), 3)
+    late = sum(burst.outcomes.get("conflict", 0) for burst in bursts)
+    return round(100 * late / sum(sum(burst.outcomes.values()) for burst in bursts), 3)
 
 
-def report(found: dict[str, list[Burst]], pods: int) -> dict[str, Any]:
+def report(bursts: dict[str, list[Burst]], pods: int) -> dict[str, Any]:
     """Give what the file has: each way's middle, and what is claimed of ours."""
     ways = {
-        way.name: summary(way, found[way.name], pods)
+        way.name: summary(way, bursts[way.name], pods)
         for way in (*WAYS, *MORE_WAYS)
-        if way.name in found
+        if way.name in bursts
     }
-    ours = found["ours"]
+    ours = bursts["ours"]
     speed = ways["ours"]["pods_per_s"]
     return {
         "ways": ways,
@@ -141,27 +141,27 @@ def report(found: dict[str, list[Burst]], pods: int) -> dict[str, Any]:
             if name != "ours"
         },
         "conflicts_percent": conflicts_percent(ours),
-        "writes_per_pod": middle([one.ours / pods for one in ours], 3),
-        "binds": dict(sum((Counter(one.outcomes) for one in ours), Counter())),
-        "verbs_ms": middles([one.verbs_ms for one in ours]),
+        "writes_per_pod": middle([burst.ours / pods for burst in ours], 3),
+        "binds": dict(sum((Counter(burst.outcomes) for burst in ours), Counter())),
+        "verbs_ms": middles([burst.verbs_ms for burst in ours]),
     }
 
 
-def summary(way: Way, found: Sequence[Burst], pods: int) -> dict[str, Any]:
+def summary(way: Way, bursts: Sequence[Burst], pods: int) -> dict[str, Any]:
     """Give what one way came to, over its rounds."""
     return {
         "means": way.means,
-        "pods_per_s": middle([one.pods_per_s for one in found], 1),
-        "seconds": middle([one.seconds for one in found]),
-        "rounds": [round(one.pods_per_s, 1) for one in found],
-        "refused_bindings": sum(one.failed for one in found),
+        "pods_per_s": middle([burst.pods_per_s for burst in bursts], 1),
+        "seconds": middle([burst.seconds for burst in bursts]),
+        "rounds": [round(burst.pods_per_s, 1) for burst in bursts],
+        "refused_bindings": sum(burst.failed for burst in bursts),
         "all_writes_per_pod": middle(
-            [(one.ours + one.schedulers) / pods for one in found], 3
+            [(burst.ours + burst.schedulers) / pods for burst in bursts], 3
         ),
-        "cpu_ms_per_pod": middles([one.cpu_ms for one in found]),
+        "cpu_ms_per_pod": middles([burst.cpu_ms for burst in bursts]),
     }
 
 
-def middles(found: Sequence[dict[str, float]]) -> dict[str, float]:
+def middles(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
     """Give the middle of each figure over the rounds."""
-    return {key: middle([one[key] for one in found]) for key in found[0]}
+    return {key: middle([figures[key] for figures in rounds]) for key in rounds[0]}

@@ -19,7 +19,14 @@ from bench.report.calls import (
     preload_section,
     webhook_section,
 )
-from bench.report.page import Found, Goal, PageSection, flat, goals_table, not_measured
+from bench.report.page import (
+    BenchResult,
+    Goal,
+    PageSection,
+    flat,
+    goals_table,
+    not_measured,
+)
 from bench.report.placing import PACKING_GOALS, packing_section, scheduler_section
 from bench.report.scaling import (
     BURST_GOALS,
@@ -47,7 +54,7 @@ class PagePart:
     title: str
     file: str
     by: str
-    write: Callable[[Found, Path], PageSection]
+    write: Callable[[BenchResult, Path], PageSection]
     goals: Sequence[Goal] = ()
     """Its figures beside what is allowed, for the table behind the first words."""
 
@@ -129,8 +136,8 @@ def draw(results: Path, page: Path) -> None:
     known = {part.file for part in PARTS}
     for path in sorted(results.glob("*.json")):
         if path.name not in known:
-            found = json.loads(path.read_text())
-            sections.append(PageSection(f"`{path.stem}`", [flat(found)], found))
+            result = json.loads(path.read_text())
+            sections.append(PageSection(f"`{path.stem}`", [flat(result)], result))
     lines = [line for each in sections for line in each.lines(pictures.name)]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join([_HEAD, *lines]).rstrip() + "\n")
@@ -141,12 +148,12 @@ def section(part: PagePart, results: Path, pictures: Path) -> PageSection:
     path = results / part.file
     if not path.exists():
         return not_measured(part.title, part.file, part.by)
-    found: Found = json.loads(path.read_text())
-    made = part.write(found, pictures)
+    result: BenchResult = json.loads(path.read_text())
+    made = part.write(result, pictures)
     if not part.goals:
         return made
     words, *rest = made.parts
-    return replace(made, parts=[words, goals_table(part.goals, found), *rest])
+    return replace(made, parts=[words, goals_table(part.goals, result), *rest])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.report import plots
 from bench.report.page import (
-    Found,
+    BenchResult,
     Goal,
     PageSection,
     Picture,
@@ -19,11 +19,11 @@ from bench.report.page import (
 _THREE = ("p50", "p95", "p99")
 
 
-def _five_thousand(one: str, other: str) -> Callable[[Found], float | None]:
+def _five_thousand(one: str, other: str) -> Callable[[BenchResult], float | None]:
     """Return what reads how many times the other one takes at 5,000 names."""
 
-    def read(found: Found) -> float | None:
-        rows = {row["names"]: row for row in found["filter"]}
+    def read(result: BenchResult) -> float | None:
+        rows = {row["names"]: row for row in result["filter"]}
         return times(rows[5_000][one], rows[5_000].get(other))
 
     return read
@@ -44,9 +44,9 @@ FILTER_GOALS = (
 )
 
 
-def filter_section(found: Found, pictures: Path) -> PageSection:
+def filter_section(result: BenchResult, pictures: Path) -> PageSection:
     """Return the section on filter with several numbers of names, beside echoes."""
-    rows = found["filter"]
+    rows = result["filter"]
     table = Table(
         (
             "names",
@@ -86,26 +86,26 @@ def filter_section(found: Found, pictures: Path) -> PageSection:
         "return its names: an echo in the same server, and one in Go (net/http)."
     )
     picture = Picture("filter.svg", "Milliseconds of a filter by the number of names")
-    parts = [words, table, picture, *_pods(found), *_scrapes(found)]
-    return PageSection("Filter over HTTP", parts, found)
+    parts = [words, table, picture, *_pods(result), *_scrapes(result)]
+    return PageSection("Filter over HTTP", parts, result)
 
 
-def _pods(found: Found) -> list[str | Table]:
-    if "pods" not in found:
+def _pods(result: BenchResult) -> list[str | Table]:
+    if "pods" not in result:
         return []
-    timed = {key: each for key, each in found["pods"].items() if key != "ratio"}
+    timed = {key: each for key, each in result["pods"].items() if key != "ratio"}
     rows = tuple((number(int(pods)), three(each)) for pods, each in timed.items())
     words = (
         "The same with 5,000 names, by the number of pods in the ledger, measured "
-        f"alternately: **{number(found['pods']['ratio'])} x** the time without pods."
+        f"alternately: **{number(result['pods']['ratio'])} x** the time without pods."
     )
     return [words, Table(("pods", "p50 / p95 / p99 ms"), rows)]
 
 
-def _scrapes(found: Found) -> list[str | Table]:
-    if "scrapes" not in found:
+def _scrapes(result: BenchResult) -> list[str | Table]:
+    if "scrapes" not in result:
         return []
-    scrapes = found["scrapes"]
+    scrapes = result["scrapes"]
     words = (
         f"With 100,000 pods and {scrapes['calls_a_second']} calls per second, "
         "alternately without and with a read of /metrics each second. A read took "
@@ -116,25 +116,27 @@ def _scrapes(found: Found) -> list[str | Table]:
     return [words, Table(("reads of /metrics", "p50 / p95 / p99 ms"), rows)]
 
 
-def decision_section(found: Found, _pictures: Path) -> PageSection:
+def decision_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on one decision in memory."""
-    rows = tuple((what, number(took, 1)) for what, took in found["decision_us"].items())
+    rows = tuple(
+        (what, number(took, 1)) for what, took in result["decision_us"].items()
+    )
     words = "Without HTTP and JSON, on a node of 8 cards with 30 pods."
-    return PageSection("One decision", [words, Table(("decision", "µs"), rows)], found)
+    return PageSection("One decision", [words, Table(("decision", "µs"), rows)], result)
 
 
 WEBHOOK_GOALS = (
     Goal(
         "slowest review, x its echo",
         "≤ 1.50",
-        lambda found: max(row["ratio"] for row in found["reviews"]),
+        lambda result: max(row["ratio"] for row in result["reviews"]),
     ),
 )
 
 
-def webhook_section(found: Found, pictures: Path) -> PageSection:
+def webhook_section(result: BenchResult, pictures: Path) -> PageSection:
     """Return the section on a review over TLS, beside an echo webhook."""
-    rows = found["reviews"]
+    rows = result["reviews"]
     table = Table(
         ("review", "bytes", "echo p50", "webhook: p50 / p95 / p99", "x echo"),
         tuple(
@@ -159,21 +161,21 @@ def webhook_section(found: Found, pictures: Path) -> PageSection:
         "alternately, is an echo that parses the same body and allows every pod."
     )
     picture = Picture("webhook.svg", "Milliseconds of each review beside the echo")
-    return PageSection("A review by the webhook", [words, table, picture], found)
+    return PageSection("A review by the webhook", [words, table, picture], result)
 
 
-def plugin_section(found: Found, _pictures: Path) -> PageSection:
+def plugin_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on the device plugin's calls and a pod's time to Running."""
     calls = tuple(
         (name, three(each), number(each["ratio"]))
-        for name, each in found["calls"].items()
+        for name, each in result["calls"].items()
     )
     words = "kubelet's gRPC calls. The limit is measured alternately: an empty call."
     parts: list[str | Table] = [
         words,
         Table(("call", "p50 / p95 / p99 ms", "x empty"), calls),
     ]
-    if running := found.get("running"):
+    if running := result.get("running"):
         rows = tuple(
             (what, three(each, 0))
             for what, each in running.items()
@@ -185,23 +187,23 @@ def plugin_section(found: Found, _pictures: Path) -> PageSection:
             f"**{number(running['more_ms'], 1)} ms** more."
         )
         parts += [words, Table(("pod", "p50 / p95 / p99 ms"), rows)]
-    return PageSection("The device plugin", parts, found)
+    return PageSection("The device plugin", parts, result)
 
 
-def exporter_section(found: Found, _pictures: Path) -> PageSection:
+def exporter_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on a scrape, beside a bare registry of as many samples."""
     names = ("bare registry", "exporter")
-    rows = tuple((name, three(found[name])) for name in names)
+    rows = tuple((name, three(result[name])) for name in names)
     words = (
-        f"A scrape of {number(found['samples'])} samples. The limit is measured "
+        f"A scrape of {number(result['samples'])} samples. The limit is measured "
         "alternately: a registry of prometheus_client with as many gauges. The "
-        f"exporter takes **{number(found['ratio'])} x** its time, "
-        f"{number(found['memory_mib_above_imports'], 1)} MiB of memory beyond the "
-        f"imports, and {number(found['idle_percent_of_a_core'])} percent of a core "
+        f"exporter takes **{number(result['ratio'])} x** its time, "
+        f"{number(result['memory_mib_above_imports'], 1)} MiB of memory beyond the "
+        f"imports, and {number(result['idle_percent_of_a_core'])} percent of a core "
         "when idle."
     )
     table = Table(("scrape", "p50 / p95 / p99 ms"), rows)
-    return PageSection("The exporter", [words, table], found)
+    return PageSection("The exporter", [words, table], result)
 
 
 PRELOAD_GOALS = (
@@ -214,18 +216,18 @@ PRELOAD_GOALS = (
 )
 
 
-def preload_section(found: Found, _pictures: Path) -> PageSection:
+def preload_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on an allocation and its free, beside the bare stand-in."""
     rows = tuple(
         (way, *(number(row[side]) for side in ("bare", "library", "more")))
-        for way, row in found["pairs_us"].items()
+        for way, row in result["pairs_us"].items()
     )
     words = (
         "An allocation and its free over a stand-in for the driver: medians of "
-        f"{found['rounds']} rounds of {number(found['pairs'])} pairs, in turns."
+        f"{result['rounds']} rounds of {number(result['pairs'])} pairs, in turns."
     )
     heads = ("one pair", "bare µs", "with the library µs", "more µs")
-    return PageSection("The preload library", [words, Table(heads, rows)], found)
+    return PageSection("The preload library", [words, Table(heads, rows)], result)
 
 
 CLAIMS_GOALS = (
@@ -238,7 +240,7 @@ CLAIMS_GOALS = (
 )
 
 
-def claims_section(found: Found, _pictures: Path) -> PageSection:
+def claims_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on pods with claims, and on the arbiter's reviews."""
     words = (
         "Pods by a ResourceClaim beside classic pods of the same amount, in turns. To "
@@ -246,24 +248,24 @@ def claims_section(found: Found, _pictures: Path) -> PageSection:
         "pod. To Running: on a real kubelet, each claim made from its template, "
         "without the arbiter. CPU is the extender's, from bursts of pods."
     )
-    if found.get("load", 0) > 1:
+    if result.get("load", 0) > 1:
         words += (
             " Other work ran on the machine: its load average was "
-            f"{number(found['load'], 1)} at the beginning."
+            f"{number(result['load'], 1)} at the beginning."
         )
     bound = tuple(
         (way, three(row, 1), number(row["cpu_ms"]))
-        for way, row in found["bound"].items()
+        for way, row in result["bound"].items()
     )
     reviews = tuple(
         (what, three(row), number(row["ratio"]), number(row["cpu_ms"]))
-        for what, row in found["reviews"].items()
+        for what, row in result["reviews"].items()
     )
     parts: list[str | Table] = [
         words,
         Table(("from create to bound", "p50 / p95 / p99 ms", "CPU ms"), bound),
     ]
-    if running := found.get("running"):
+    if running := result.get("running"):
         rows = tuple(
             (way, three(row, 0)) for way, row in running.items() if way != "ratio"
         )
@@ -274,7 +276,7 @@ def claims_section(found: Found, _pictures: Path) -> PageSection:
     )
     heads = ("review", "p50 / p95 / p99 ms", "x echo", "CPU ms")
     parts += [about, Table(heads, reviews)]
-    return PageSection("ResourceClaims", parts, found)
+    return PageSection("ResourceClaims", parts, result)
 
 
 def three(timing: Mapping[str, Any], digits: int = 2) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
-Found = dict[str, Any]
+BenchResult = dict[str, Any]
 """What a file of results has in it."""
 
 
@@ -38,7 +38,7 @@ class Goal:
     what: str
     allowed: str
     """Empty for a figure that only explains others."""
-    read: Callable[[Found], object]
+    read: Callable[[BenchResult], object]
     """Return the figure; None if these results, maybe older ones, have it not."""
 
 
@@ -48,37 +48,37 @@ class PageSection:
 
     title: str
     parts: Sequence[str | Table | Picture]
-    of: Found | None = None
+    of: BenchResult | None = None
     """The results with day and machine; None if nothing was measured."""
 
     def lines(self, pictures: str) -> list[str]:
         """Return the lines; ``pictures`` is their folder, relative to the page."""
-        found = [f"## {self.title}"]
+        lines = [f"## {self.title}"]
         for part in self.parts:
             match part:
                 case str():
-                    found += wrap(part, 92, break_on_hyphens=False)
+                    lines += wrap(part, 92, break_on_hyphens=False)
                 case Table():
-                    found += part.lines
+                    lines += part.lines
                 case Picture():
-                    found.append(f"![{part.alt}]({pictures}/{part.name})")
-            found.append("")
+                    lines.append(f"![{part.alt}]({pictures}/{part.name})")
+            lines.append("")
         if self.of is not None:
-            found += [f"<sub>Measured {measured(self.of)}.</sub>", ""]
-        return found
+            lines += [f"<sub>Measured {measured(self.of)}.</sub>", ""]
+        return lines
 
 
-def goals_table(goals: Sequence[Goal], found: Found) -> Table:
+def goals_table(goals: Sequence[Goal], result: BenchResult) -> Table:
     """Return each figure beside what is allowed."""
-    rows = ((goal.what, number(goal.read(found)), goal.allowed) for goal in goals)
+    rows = ((goal.what, number(goal.read(result)), goal.allowed) for goal in goals)
     return Table(("what", "measured", "allowed"), tuple(rows))
 
 
-def at(*path: str) -> Callable[[Found], Any]:
+def at(*path: str) -> Callable[[BenchResult], Any]:
     """Return what reads the value under these keys; None where a key is missing."""
 
-    def read(found: Found) -> object:
-        value: Any = found
+    def read(result: BenchResult) -> object:
+        value: Any = result
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
         return value
@@ -91,11 +91,11 @@ def times(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> float | No
     return None if other is None else round(one["p50"] / other["p50"], 3)
 
 
-def measured(found: Found) -> str:
+def measured(result: BenchResult) -> str:
     """Return day, machine and Python version."""
-    day = str(found.get("at", "at an unknown time"))[:10]
-    machine = found.get("machine", "an unknown machine")
-    python = f", Python {found['python']}" if "python" in found else ""
+    day = str(result.get("at", "at an unknown time"))[:10]
+    machine = result.get("machine", "an unknown machine")
+    python = f", Python {result['python']}" if "python" in result else ""
     return f"{day} on {machine}{python}"
 
 
@@ -126,10 +126,12 @@ def beside(groups: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table(("what", *groups), tuple(rows))
 
 
-def flat(found: Found, without: Iterable[str] = ("at", "machine", "python")) -> Table:
+def flat(
+    result: BenchResult, without: Iterable[str] = ("at", "machine", "python")
+) -> Table:
     """Return a table of results without a section of their own: path and value."""
     skipped = set(without)
-    rest = {key: value for key, value in found.items() if key not in skipped}
+    rest = {key: value for key, value in result.items() if key not in skipped}
     return Table(("what", "value"), tuple(_leaves("", rest)))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import plots
-from bench.report.page import Found, Goal, PageSection, Picture, Table, at, number
+from bench.report.page import BenchResult, Goal, PageSection, Picture, Table, at, number
 
 _LOAD = "100"
 _WHERE = (
@@ -15,12 +15,12 @@ _WHERE = (
 )
 
 
-def _slowest(part: str) -> Callable[[Found], float | None]:
+def _slowest(part: str) -> Callable[[BenchResult], float | None]:
     """Return what reads a time of frag's decisions, in ms, on its slowest list."""
     decisions = at("policies", "frag", "decision_us", part)
 
-    def read(found: Found) -> float | None:
-        each = [took for one in found["lists"].values() if (took := decisions(one))]
+    def read(result: BenchResult) -> float | None:
+        each = [took for one in result["lists"].values() if (took := decisions(one))]
         return max(each) / 1000 if each else None
 
     return read
@@ -50,9 +50,9 @@ PACKING_GOALS = (
 )
 
 
-def packing_section(found: Found, pictures: Path) -> PageSection:
+def packing_section(result: BenchResult, pictures: Path) -> PageSection:
     """Return the section on the public trace: each policy, and the linear bound."""
-    lists: dict[str, Any] = found["lists"]
+    lists: dict[str, Any] = result["lists"]
     shown = {name: _panel(one) for name, one in lists.items()}
     plots.panels(
         pictures / "packing.svg",
@@ -72,14 +72,14 @@ def packing_section(found: Found, pictures: Path) -> PageSection:
     parts: list[str | Table | Picture] = [words, _means(lists), _seeds(lists), picture]
     if costs := _costs(lists):
         parts += ["Mean and p99 of one decision in µs, learning included:", costs]
-    if churn := _churn(found.get("churn", {})):
+    if churn := _churn(result.get("churn", {})):
         words = (
-            f"Pods of the list {found['churn']['list']} come and go at a steady load. "
+            f"Pods of the list {result['churn']['list']} come and go at a steady load. "
             "*Refused* is the demand that found no room:"
         )
         parts += [words, churn]
     parts.append(_WHERE)
-    return PageSection("Packing", parts, found)
+    return PageSection("Packing", parts, result)
 
 
 def _seeds(lists: dict[str, Any]) -> str:
@@ -152,20 +152,21 @@ def _churn(churn: dict[str, Any]) -> Table | None:
     return Table(heads, rows) if rows else None
 
 
-def scheduler_section(found: Found, _pictures: Path) -> PageSection:
+def scheduler_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on a slice of the trace through a real kube-scheduler."""
-    memory, real = found["in_memory"], found["kube_scheduler"]
+    memory, real = result["in_memory"], result["kube_scheduler"]
     rows = tuple(
         (policy, load, number(share), number(real.get(policy, {}).get(load)))
         for policy, shares in memory.items()
         for load, share in shares.items()
     )
     words = (
-        f"A slice of the list {found['list']}, seed {found['seed']}: {found['nodes']} "
-        f"nodes with {found['cards']} cards, {found['pods']} pods. Allocated percent "
-        "of the same decisions in memory, and through a real kube-scheduler, extender "
-        "and API server. kube-scheduler places pods without cards alone."
+        f"A slice of the list {result['list']}, seed {result['seed']}: "
+        f"{result['nodes']} nodes with {result['cards']} cards, {result['pods']} pods. "
+        "Allocated percent of the same decisions in memory, and through a real "
+        "kube-scheduler, extender and API server. kube-scheduler places pods without "
+        "cards alone."
     )
     heads = ("policy", "load, percent", "in memory", "kube-scheduler")
     table = Table(heads, rows)
-    return PageSection("Packing through a real kube-scheduler", [words, table], found)
+    return PageSection("Packing through a real kube-scheduler", [words, table], result)

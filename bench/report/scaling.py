@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import plots
-from bench.report.page import Found, Goal, PageSection, Picture, Table, at, number
+from bench.report.page import BenchResult, Goal, PageSection, Picture, Table, at, number
 
 READY_S = 15
 RSS_MIB = 250
@@ -81,9 +81,9 @@ SCALE_GOALS = (
 )
 
 
-def burst_section(found: Found, pictures: Path) -> PageSection:
+def burst_section(result: BenchResult, pictures: Path) -> PageSection:
     """Return the section on a burst with the extender, beside one without."""
-    ways: dict[str, dict[str, Any]] = found["ways"]
+    ways: dict[str, dict[str, Any]] = result["ways"]
     plots.bars(
         pictures / "burst.svg",
         list(ways),
@@ -91,33 +91,33 @@ def burst_section(found: Found, pictures: Path) -> PageSection:
         "pods a second",
     )
     words = (
-        f"{number(found['pods'])} pods wait for {number(found['nodes'])} nodes of "
-        f"{found['cards_a_node']} cards; then kube-scheduler starts (its client at "
-        f"{number(found['qps'], 0)} requests per second, all nodes scored). The time "
+        f"{number(result['pods'])} pods wait for {number(result['nodes'])} nodes of "
+        f"{result['cards_a_node']} cards; then kube-scheduler starts (its client at "
+        f"{number(result['qps'], 0)} requests per second, all nodes scored). The time "
         "runs from the first Binding to the last in the audit log of a real "
         "kube-apiserver. The variants alternate. The limits are kube-scheduler without "
         "an extender, and with one in Go that decides nothing. With any extender "
         "kube-scheduler does not decide similar pods in one batch, so the table also "
         "has it without batches."
     )
-    verbs = ", ".join(f"{verb} {took:.2f}" for verb, took in found["verbs_ms"].items())
+    verbs = ", ".join(f"{verb} {took:.2f}" for verb, took in result["verbs_ms"].items())
     calls = f"Mean milliseconds of a call in the extender: {verbs}."
     picture = Picture("burst.svg", "Pods placed per second, by variant")
     parts: list[str | Table | Picture] = [words]
-    if _is_slow(found):
-        parts.append(_why_slower(found))
-    parts += [_ways(found), picture, calls, _processes(ways)]
-    return PageSection("A burst of pods", parts, found)
+    if _is_slow(result):
+        parts.append(_why_slower(result))
+    parts += [_ways(result), picture, calls, _processes(ways)]
+    return PageSection("A burst of pods", parts, result)
 
 
-def _is_slow(found: Found) -> bool:
-    ratio = found["ratio"]
+def _is_slow(result: BenchResult) -> bool:
+    ratio = result["ratio"]
     return bool(ratio["bare"] < OF_BARE or ratio.get("go", OF_GO) < OF_GO)
 
 
-def _why_slower(found: Found) -> str:
+def _why_slower(result: BenchResult) -> str:
     """Say what any extender costs here; one that decides nothing shows it."""
-    ways = found["ways"]
+    ways = result["ways"]
     name = "go" if "go" in ways else "echo"
     best = ways[name]["pods_per_s"] / ways["bare"]["pods_per_s"]
     own, least, alone = (
@@ -132,8 +132,8 @@ def _why_slower(found: Found) -> str:
     )
 
 
-def _ways(found: Found) -> Table:
-    ratio = found["ratio"]
+def _ways(result: BenchResult) -> Table:
+    ratio = result["ratio"]
     rows = tuple(
         (
             f"{name}: {way['means']}",
@@ -142,7 +142,7 @@ def _ways(found: Found) -> Table:
             number(ratio.get(name)),
             number(way["all_writes_per_pod"]),
         )
-        for name, way in found["ways"].items()
+        for name, way in result["ways"].items()
     )
     heads = (
         "variant",
@@ -163,24 +163,24 @@ def _processes(ways: dict[str, dict[str, Any]]) -> Table:
     return Table(("CPU, milliseconds per pod", *used), rows)
 
 
-def scale_section(found: Found, _pictures: Path) -> PageSection:
+def scale_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on a large cluster; a dash is a missing measurement."""
     words = (
-        f"{number(found['nodes'])} nodes of 8 cards, {number(found['pods'])} running "
+        f"{number(result['nodes'])} nodes of 8 cards, {number(result['pods'])} running "
         "pods in real etcd and kube-apiserver, copied into etcd from one of each. The "
         "delay of the ledger is the time from the deletion of a pod until filter "
         "allows another pod onto its card. A pair is kube-scheduler and its extender: "
         "one is killed or ends, another stands by, and pods continue to arrive "
         "(lease 15 s, the default). A filter has "
-        f"{number(at('filter', 'names')(found))} names. In the cluster of 20 nodes an "
+        f"{number(at('filter', 'names')(result))} names. In the cluster of 20 nodes an "
         "answer is right if it names the half that is not full."
     )
-    return PageSection("A large cluster", [words, *_misses(found)], found)
+    return PageSection("A large cluster", [words, *_misses(result)], result)
 
 
-def _misses(found: Found) -> list[str]:
+def _misses(result: BenchResult) -> list[str]:
     """Say of each figure that misses its goal why, or that it is not known."""
-    start, asked = found.get("start", {}), found.get("filter", {})
+    start, asked = result.get("start", {}), result.get("filter", {})
     told = []
     if start.get("ready_s", 0) > READY_S:
         runs = ", ".join(number(each) for each in start.get("each_ready_s", ()))

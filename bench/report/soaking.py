@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from bench.report.page import Found, PageSection, Table, number
+from bench.report.page import BenchResult, PageSection, Table, number
 
 
-def soak_section(found: Found, _pictures: Path) -> PageSection:
+def soak_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on the soak runs; each of them found no fault."""
-    runs: dict[str, dict[str, Any]] = found["runs"]
+    runs: dict[str, dict[str, Any]] = result["runs"]
     columns = [dict(_rows(run)) for run in runs.values()]
     rows = tuple((what, *(column[what] for column in columns)) for what in columns[0])
     words = (
@@ -19,7 +19,7 @@ def soak_section(found: Found, _pictures: Path) -> PageSection:
         "reports. A run writes results only if nothing was wrong."
     )
     table = Table(("policy", *runs), rows)
-    return PageSection("Soak", [words, table], found)
+    return PageSection("Soak", [words, table], result)
 
 
 def _rows(run: dict[str, Any]) -> list[tuple[str, str]]:

@@ -81,7 +81,7 @@ def configuration_api(version: str) -> str:
     )
 
 
-def with_stanza(old: str | None, wanted: WantedConfig) -> str:
+def with_extender(old: str | None, wanted: WantedConfig) -> str:
     """Return the configuration with the extender and everything else unchanged.
 
     The caller puts the file's name before an ``Obstacle``'s text.
@@ -115,14 +115,14 @@ def with_stanza(old: str | None, wanted: WantedConfig) -> str:
     return _text(config)
 
 
-def without_stanza(text: str, scored: Percentages) -> str:
+def without_extender(text: str, scored: Percentages) -> str:
     """Return the configuration without the extender; unchanged if it has none.
 
     Comments stay, unless ``scored`` has to be written back: the values that
     the policy ``frag`` has overwritten.
     """
     config = read_configuration(text)
-    if not has_stanza(text):
+    if not has_extender(text):
         return text
     _set_back(config, scored)
     config["extenders"] = _others(config)
@@ -150,7 +150,7 @@ def _cut(text: str) -> str:
     return yaml_text.edited()
 
 
-def has_stanza(text: str) -> bool:
+def has_extender(text: str) -> bool:
     """Return whether gpushare's extender is in the configuration."""
     return bool(_ours(text))
 

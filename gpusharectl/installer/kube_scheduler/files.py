@@ -38,9 +38,9 @@ from gpusharectl.installer.kube_scheduler.config import (
     overwritten_percentages,
     percentages,
     read_configuration,
+    with_extender,
     with_frag_weight,
-    with_stanza,
-    without_stanza,
+    without_extender,
 )
 from gpusharectl.installer.kube_scheduler.host_files import (
     NEW_FILE,
@@ -326,7 +326,7 @@ class SchedulerFiles:
         wanted: dict[str, str | None] = {self._starter.path: main, self.config: None}
         if self._is_edited(state):
             try:
-                wanted[self.config] = without_stanza(state.text, self._known(state))
+                wanted[self.config] = without_extender(state.text, self._known(state))
             except Obstacle as obstacle:
                 if is_read:
                     raise Obstacle(f"{self.config} {obstacle}") from obstacle
@@ -477,7 +477,7 @@ class SchedulerFiles:
         )
         before = old.decode(errors="replace") if source else None
         with Obstacle.about(f"{source or self._starter.path}:"):
-            text = with_stanza(before, wanted)
+            text = with_extender(before, wanted)
         # Kept even if it is off now: a kill may come before the file is written.
         scored = state.scored if edited else {}
         if desired.frag:
@@ -509,10 +509,9 @@ class SchedulerFiles:
         plain = replace(self._desired, tls=False, frag=False)
         try:
             built, _ = self._built(replace(state, config=None, record=None), plain)
-            rest = without_stanza(state.text, self._known(state))
-            return read_configuration(without_stanza(built, {})) != read_configuration(
-                rest
-            )
+            plain_text = without_extender(built, {})
+            rest = without_extender(state.text, self._known(state))
+            return read_configuration(plain_text) != read_configuration(rest)
         except Obstacle:
             return True
 

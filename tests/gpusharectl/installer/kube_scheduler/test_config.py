@@ -1,4 +1,4 @@
-"""Our stanza in whatever configuration kube-scheduler had."""
+"""Our entry in whatever configuration kube-scheduler had."""
 
 import pytest
 import yaml
@@ -7,10 +7,10 @@ from gpusharectl.installer.kube_scheduler.config import (
     WantedConfig,
     configuration_api,
     configuration_of_flags,
-    has_stanza,
+    has_extender,
     parse_flags,
-    with_stanza,
-    without_stanza,
+    with_extender,
+    without_extender,
 )
 from gpusharectl.installer.kube_scheduler.files import shipped_extender
 from gpusharectl.installer.kube_scheduler.host_files import Obstacle
@@ -46,8 +46,8 @@ WANTED = WantedConfig(OURS, "v1")
 
 
 def added(old: str | None, wanted: WantedConfig = WANTED) -> dict:
-    text = with_stanza(old, wanted)
-    assert has_stanza(text)
+    text = with_extender(old, wanted)
+    assert has_extender(text)
     return yaml.safe_load(text)
 
 
@@ -122,15 +122,15 @@ def test_flags_that_would_be_lost(flags: dict[str, str], words: str) -> None:
 
 def test_there_and_back() -> None:
     """All that was there stays, other extenders in their order; flags do not count."""
-    text = with_stanza(OWN, WantedConfig(OURS, "v1beta3", KUBEADM_FLAGS))
+    text = with_extender(OWN, WantedConfig(OURS, "v1beta3", KUBEADM_FLAGS))
     found, expected = yaml.safe_load(text), yaml.safe_load(OWN)
     assert found.pop("extenders") == [*expected.pop("extenders"), OURS]
     assert found == expected
-    assert with_stanza(text, WANTED) == text
-    assert with_stanza(text.replace("weight: 5", "weight: 1"), WANTED) == text
-    assert yaml.safe_load(without_stanza(text, {})) == yaml.safe_load(OWN)
-    assert without_stanza(OWN, {}) == OWN
-    assert "extenders" not in without_stanza(with_stanza(HEAD, WANTED), {})
+    assert with_extender(text, WANTED) == text
+    assert with_extender(text.replace("weight: 5", "weight: 1"), WANTED) == text
+    assert yaml.safe_load(without_extender(text, {})) == yaml.safe_load(OWN)
+    assert without_extender(OWN, {}) == OWN
+    assert "extenders" not in without_extender(with_extender(HEAD, WANTED), {})
 
 
 @pytest.mark.parametrize("end", ["", "# last\n", "profiles: []\n"])
@@ -140,12 +140,12 @@ def test_comments_stay(other: str, end: str) -> None:
     ours = yaml.safe_dump([OURS])
     text = f"# mine\n{HEAD}parallelism: 8 # few\nextenders:\n{{}}{end}"
     kept = text.replace("extenders:\n", "") if not other else text
-    assert without_stanza(text.format(f"{other}{ours}"), {}) == kept.format(other)
+    assert without_extender(text.format(f"{other}{ours}"), {}) == kept.format(other)
 
 
 def test_tls() -> None:
     files = {"caFile": "/t/ca.crt"}
-    text = with_stanza(HEAD, WantedConfig(OURS, "v1", tls=files))
+    text = with_extender(HEAD, WantedConfig(OURS, "v1", tls=files))
     (found,) = yaml.safe_load(text)["extenders"]
     assert found["urlPrefix"] == "https://127.0.0.1:39999/scheduler"
     assert found["enableHTTPS"] is True
@@ -164,8 +164,8 @@ def test_another_tool_is_refused(extender: str) -> None:
     """kube-scheduler allows one binder, and one extender of a resource."""
     text = f"{HEAD}extenders: [{extender}]\n"
     with pytest.raises(Obstacle, match="http://a:1/x"):
-        with_stanza(text, WANTED)
-    assert not has_stanza(text)
+        with_extender(text, WANTED)
+    assert not has_extender(text)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_another_tool_is_refused(extender: str) -> None:
     ],
 )
 def test_what_is_no_configuration(text: str, words: str) -> None:
-    for edit in (with_stanza, without_stanza):
+    for edit in (with_extender, without_extender):
         with pytest.raises(Obstacle, match=words):
             edit(text, WANTED)
 

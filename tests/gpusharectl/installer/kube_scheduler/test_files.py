@@ -420,7 +420,7 @@ def test_record_of_an_older_version() -> None:
     assert found == HostRecord(gpusharectl="1", files={}, scored={}, edited=False)
 
 
-def test_lost_stanza(host: HostFiles) -> None:
+def test_lost_entry(host: HostFiles) -> None:
     install(host)
     for content in (b"apiVersion: v1\n", None):
         host.make([FileChange(CONFIG, None, content)])
