@@ -144,7 +144,8 @@ def test_the_readmes_scenario_can_be_played() -> None:
     """Whoever pastes the line into a checkout gets an answer."""
     root = Path(__file__).parents[3]
     lines = (root / "README.md").read_text(encoding="utf-8").splitlines()
-    told = [line.split() for line in lines if line.startswith("gpusharectl simulate ")]
-    files = [words[2] for words in told if words[2].endswith(".yaml")]
+    start = ".venv/bin/gpusharectl simulate "
+    commands = [line.split() for line in lines if line.startswith(start)]
+    files = [words[2] for words in commands if words[2].endswith(".yaml")]
     assert files
     assert all(ran(root / name).exit_code == 0 for name in files)
