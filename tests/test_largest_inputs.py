@@ -23,10 +23,10 @@ from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import card, node_json
 from tests.work import work
 from webhook.pool import CardPool, read_pool_node
-from webhook.rules.review import Rules, review_pod
+from webhook.rules.review import ReviewSettings, review_pod
 
 PAGE = Path(__file__).parent.parent / "docs/security.md"
-ALL = Rules(void=True, set_scheduler="s", quotas=True)
+ALL = ReviewSettings(void=True, set_scheduler="s", quotas=True)
 POOL = CardPool.of([read_pool_node(node_json("n", *(card(i, 29) for i in range(8))))])
 
 

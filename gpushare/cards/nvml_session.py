@@ -39,6 +39,7 @@ class NvmlSession:
         self._events: deque[XidEvent] = deque()
         self._registered: set[CardUUID] = set()
         self._faults: FaultSet | None = None
+        self._created: FaultSet | None = None
         self._over = threading.Event()
         self._silent: set[CardUUID] = set()
         self._trouble = ""
@@ -115,8 +116,9 @@ class NvmlSession:
         """
         with self._waiting:
             self._calls.wait_for_others(RELEASE)
-            if self._faults is not None:
-                self._faults.free()
+            # A set whose creation had hung may be there too.
+            for faults in filter(None, (self._faults, self._created)):
+                faults.free()
             nvml.stop()
 
     def _note(self, why: str) -> None:
@@ -158,22 +160,46 @@ class NvmlSession:
             if not new:
                 return
             try:
-                self._faults = self._faults or self._calls.make_one("set", FaultSet)
+                faults = self._faults or self._new_set()
             except (NoDriver, DeadlineExceeded) as error:
                 self._note(str(error))
                 return
-            register = self._faults.register
+            if faults is None:
+                return
+            self._faults = faults
+
+            def register(handle: Handle) -> tuple[FaultSet, bool]:
+                return faults, faults.register(handle)
+
             calls = {
                 ("register", u): partial(register, handle) for u, handle in new.items()
             }
             for (_, uuid), answer in self._calls.make_all(calls).items():
                 if isinstance(answer, Exception):
-                    self._faults.in_use |= isinstance(answer, DeadlineExceeded)
+                    faults.in_use |= isinstance(answer, DeadlineExceeded)
                     self._note_silent(uuid, answer)
+                    continue
+                registered_in, reports = answer
+                if registered_in is not faults:
+                    # A session that ended has just made this call, for its own set.
                     continue
                 self._silent.discard(uuid)
                 self._registered.add(uuid)
-                self._reporting |= {uuid} if answer else set()
+                self._reporting |= {uuid} if reports else set()
+
+    def _new_set(self) -> FaultSet | None:
+        """Create a set of this session's own; None if that has to be tried again.
+
+        Sessions share their calls. The one that ended may be creating a set just now:
+        it would be freed twice if both had it.
+        """
+
+        def create() -> None:
+            self._created = FaultSet()
+
+        self._calls.make_one("set", create)
+        faults, self._created = self._created, None
+        return faults
 
     def _replace_set(self, useless: FaultSet) -> None:
         """Replace a set that fails by one without the cards that are lost.

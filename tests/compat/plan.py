@@ -30,7 +30,7 @@ AREAS = (
     ),
     Area(
         "filter, bind and refusals",
-        _on_plane("bind", "refusals", "policies", "unanswered", "wire"),
+        _on_plane("bind", "refusals", "policies", "unanswered"),
     ),
     Area("preemption", _on_plane("preemption")),
     Area("kills and restarts", (*_on_plane("faults"), *_on_cluster("restarts"))),

@@ -9,6 +9,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from gpushare.cards import nvml
+from gpushare.cards.deadline import DeadlineCalls
+from gpushare.cards.nvml_session import RELEASE, NvmlSession
 from gpushare.cards.source import NoCardsYet
 from tests.gpushare.cards.nvml_fixture import (
     FOREVER_S,
@@ -18,6 +21,8 @@ from tests.gpushare.cards.nvml_fixture import (
     pair,
     wait_found,
 )
+from tests.nvml.build import the_stub
+from tests.nvml.driver import stub_driver
 from tests.soak.driver import run_sanitized
 from tests.testbed.waiting import wait_until
 
@@ -35,6 +40,36 @@ def test_nothing_is_freed_under_a_call_that_hangs() -> None:
     each time: the seed stands in what a failure says.
     """
     assert "hung" in run_sanitized(0, secrets.randbelow(1_000_000))
+
+
+def test_sessions_do_not_share_a_set(tmp_path: Path) -> None:
+    """The one that ended creates a set while the next one does: each frees its own."""
+    calls = DeadlineCalls(FOREVER_S)
+    with (
+        stub_driver(the_stub(), tmp_path, [P4]) as driver,
+        ThreadPoolExecutor() as threads,
+    ):
+        sessions = [NvmlSession(calls) for _ in range(2)]
+        for _ in sessions:
+            nvml.start()
+        driver.hang("*", "EventSetCreate")
+        looks = [threads.submit(session.describe_cards, 1) for session in sessions]
+        wait_until(
+            lambda: [session._registering.locked() for session in sessions],
+            "both to create a set",
+            accept=all,
+        )
+        driver.let_go()
+        for look in looks:
+            look.result(FOREVER_S)
+        for session in sessions:
+            session.describe_cards(1)
+        owned = [session._faults for session in sessions]
+        for session in sessions:
+            session.end()
+            calls.make_one(RELEASE, session.release)
+    assert None not in owned
+    assert owned[0] is not owned[1]
 
 
 Released = Callable[[], bool]
