@@ -130,6 +130,7 @@ def test_instances_of_one_card_have_its_node_once() -> None:
 
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_an_instance_of_unknown_nodes(injection: Injection) -> None:
+    assert not why_unusable([MIG], injection)
     wrong = why_unusable([MIG, replace(MIG, device_nodes=())], injection)
     assert ("does not have instance MIG-7cf0b881" in wrong) is (injection == "nodes")
 
