@@ -118,11 +118,7 @@ def assemble_extender(
         tuple(followed), settings.stale_after_s, watch.notes if watch else dict
     )
     learning = FragLearning(state.packer, wanted=settings.policy == FRAG, after=synced)
-    registry = CollectorRegistry()
-    registry.register(LedgerCollector(state, readiness))
-    registry.register(LearningCollector(learning))
-    if settings.tls:
-        registry.register(CertificateCollector(settings.tls))
+    registry = _registry(settings, state, readiness, learning)
     parts = ExtenderParts(
         verbs=SchedulingVerbs(cluster, state, WaitAllowance(settings.wait_for_news_s)),
         binder=binder,
@@ -152,6 +148,20 @@ def assemble_extender(
         start_or_end_process(name, partial(loop, stop))
     public = create_public_app(readiness, parts.metrics_page)
     return Applications(inner, public)
+
+
+def _registry(
+    settings: ExtenderSettings,
+    state: ExtenderState,
+    readiness: Readiness,
+    learning: FragLearning,
+) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(LedgerCollector(state, readiness))
+    registry.register(LearningCollector(learning))
+    if settings.tls:
+        registry.register(CertificateCollector(settings.tls))
+    return registry
 
 
 def _reviews(

@@ -165,7 +165,7 @@ def _answers(handle: Handle) -> bool:
 
 
 @dataclass(slots=True)
-class _Card:
+class _ProcessHistory:
     """What is remembered of a card: when it was read, and which call told of work.
 
     ``lists`` are the kinds of processes that were ever listed.
@@ -184,7 +184,7 @@ class ProcessLists:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._cards: dict[CardUUID, _Card] = {}
+        self._cards: dict[CardUUID, _ProcessHistory] = {}
 
     def read(self, uuid: CardUUID, handle: Handle) -> ProcessesAnswer:
         """Read the processes of a card. ``CardFailed``, ``QueryRefused``, ``NoDriver``.
@@ -192,7 +192,7 @@ class ProcessLists:
         ``QueryRefused`` if a part of the processes is refused just now: the containers
         of those would otherwise look idle.
         """
-        card = self._cards.setdefault(uuid, _Card())
+        card = self._cards.setdefault(uuid, _ProcessHistory())
         compute = _listed("Compute", card, handle)
         graphics = _listed("Graphics", card, handle)
         if compute is None and graphics is None:
@@ -213,7 +213,7 @@ class ProcessLists:
         return ProcessesAnswer(tuple(uses), source)
 
 
-def _listed(kind: str, card: _Card, handle: Handle) -> Listed | None:
+def _listed(kind: str, card: _ProcessHistory, handle: Handle) -> Listed | None:
     """List with the newest call that the driver has; None if it has none for a card.
 
     ``QueryRefused`` if the call fails, because there may be processes in the list; not
@@ -287,7 +287,7 @@ def _by_pid(listed: Iterable[tuple[int, int | None]]) -> Listed:
 
 
 def _work_of(
-    card: _Card, handle: Handle, since_us: int, running: Collection[int]
+    card: _ProcessHistory, handle: Handle, since_us: int, running: Collection[int]
 ) -> tuple[SmSource, Mapping[int, Work] | None]:
     """Return which call told of the processes' work, and the work; None if none does.
 

@@ -216,7 +216,7 @@ _EVERY_S = 0.05
 
 
 @dataclass
-class _Node:
+class _SimulatedNode:
     devices: Devices
     lives: dict[str, PodLife] = field(default_factory=dict)
     written: Json = field(default_factory=dict)
@@ -233,7 +233,7 @@ class StandInKubelet:
         self._cluster = cluster
         self._folder = folder
         self._lock = Lock()
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _SimulatedNode] = {}
         self._held: set[str] = set()
 
     def run(self, stop: Event) -> None:
@@ -252,7 +252,7 @@ class StandInKubelet:
         """Add a node; it has no devices until a plugin registers."""
         devices = Devices(self.folder_of(name))
         with self._lock:
-            self._nodes[name] = _Node(devices)
+            self._nodes[name] = _SimulatedNode(devices)
             devices.open()
             self._cluster.create(Kind.NODES, node_body(name))
 
@@ -290,7 +290,7 @@ class StandInKubelet:
                     return dict(node.lives[uid].given)
         return {}
 
-    def _write_devices(self, name: str, node: _Node) -> None:
+    def _write_devices(self, name: str, node: _SimulatedNode) -> None:
         """Write the node's devices into its status if they changed."""
         devices = device_amounts(node.devices.capacity(), node.devices.allocatable())
         if devices != node.written:
@@ -299,7 +299,7 @@ class StandInKubelet:
                 self._cluster.patch(Kind.NODES, "", name, body, subresource="status")
                 node.written = devices
 
-    def _look_after(self, name: str, node: _Node) -> None:
+    def _look_after(self, name: str, node: _SimulatedNode) -> None:
         selector = f"spec.nodeName={name}"
         page = self._cluster.list_page(Kind.PODS, limit=0, field_selector=selector)
         there = {pod["metadata"]["uid"] for pod in page.items}
@@ -310,7 +310,7 @@ class StandInKubelet:
             with suppress(NotFound, Conflict):
                 self._advance(node, pod)
 
-    def _advance(self, node: _Node, pod: Json) -> None:
+    def _advance(self, node: _SimulatedNode, pod: Json) -> None:
         metadata, phase = pod["metadata"], pod["status"]["phase"]
         life = node.lives.get(metadata["uid"])
         if phase in TERMINAL and life:

@@ -104,7 +104,7 @@ def rewrite(text: str, options: Options) -> Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _ResourceField:
     """A resource of another system in a list of limits or requests."""
 
     name: ScalarNode
@@ -121,7 +121,7 @@ class _Container:
     name: str
     node: Node
     role: Role
-    fields: Sequence[tuple[MappingNode, Sequence[_Field]]]
+    fields: Sequence[tuple[MappingNode, Sequence[_ResourceField]]]
     wanted: Amount | str
     """A text says why it is not known."""
 
@@ -264,7 +264,7 @@ class _Migration:
 
     def _fields(
         self, node: Node | None, *, prefix: str = "", hami: bool
-    ) -> list[_Field]:
+    ) -> list[_ResourceField]:
         """Return the resources of other systems among the fields of a mapping."""
         fields = []
         for name, value in entries_of(node):
@@ -274,7 +274,7 @@ class _Migration:
             meaning = self._options.meaning(bare, hami=hami)
             if meaning is not None:
                 self._understood.add(id(name))
-                fields.append(_Field(name, *meaning, _number(value)))
+                fields.append(_ResourceField(name, *meaning, _number(value)))
         return fields
 
     def _is_hami(self, resources: Iterable[str]) -> bool:
@@ -320,7 +320,9 @@ class _Migration:
         wanted = _renamed_count(lists, flat) or self._wanted(flat, every)
         return _Container(text_of(child_of(node, "name")), node, role, fields, wanted)
 
-    def _wanted(self, fields: Sequence[_Field], every: Iterable[str]) -> Amount | str:
+    def _wanted(
+        self, fields: Sequence[_ResourceField], every: Iterable[str]
+    ) -> Amount | str:
         numbers: dict[Part, int] = {}
         several = len({field.name.value for field in fields}) > 1
         for field in fields:
@@ -460,7 +462,9 @@ def _is_named(resource: str, text: str) -> bool:
     return re.search(rf"{re.escape(GPU)}(?![-.\w])", text) is not None
 
 
-def _renamed_count(lists: Iterable[Node | None], fields: Sequence[_Field]) -> str:
+def _renamed_count(
+    lists: Iterable[Node | None], fields: Sequence[_ResourceField]
+) -> str:
     """Return why a container of HAMi may be of several cards, or "".
 
     An operator of HAMi may give the number of cards another name than nvidia.com/gpu.
@@ -506,7 +510,7 @@ def _pairs(amount: Amount) -> list[Field]:
 
 
 def _assigned(
-    fields: Sequence[_Field], pairs: Sequence[Field]
+    fields: Sequence[_ResourceField], pairs: Sequence[Field]
 ) -> dict[str, list[Field]]:
     """Choose which old field becomes which new one; the others are removed.
 

@@ -4,7 +4,6 @@ from dataclasses import asdict
 
 import pytest
 
-from extender import gunicorn_conf
 from extender.settings import ExtenderSettings
 from gpushare.settings import Address
 
@@ -165,20 +164,3 @@ def test_the_listeners_need_a_port_each(environ: dict[str, str]) -> None:
 
 TLS = {"TLS_CERT": "/tls/tls.crt", "TLS_KEY": "/tls/tls.key"}
 MUTUAL = TLS | {"TLS_CLIENT_CA": "/tls/ca.crt"}
-
-
-def test_all_complaints_are_told_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On standard error, before anything listens: of settings, files, and cluster."""
-    wrong = {"TLS_CERT": "/none", "TLS_KEY": "/none", "TLS_CLIENT_CA": "/none"}
-    wrong |= {"LOG_LEVEL": "LOUD", "KUBECONFIG": "/none"}
-    for name, value in wrong.items():
-        monkeypatch.setenv(f"GPUSHARE_{name}", value)
-    with pytest.raises(SystemExit) as ended:
-        gunicorn_conf.on_starting(None)
-    assert ended.value.code == 1
-    printed = capsys.readouterr().err
-    assert printed.startswith("The extender cannot start:\n")
-    for name in wrong:
-        assert f"  GPUSHARE_{name}: " in printed

@@ -7,7 +7,6 @@ import pytest
 
 from gpushare.server.tls import TlsFiles
 from gpushare.settings import Address
-from webhook import gunicorn_conf
 from webhook.bitfusion.resources import BitfusionRules
 from webhook.rules.review import ReviewSettings
 from webhook.settings import WebhookSettings
@@ -117,20 +116,3 @@ def test_what_will_not_do_stops_the_start(name: str, value: str, fix: str) -> No
     _, (complaint,) = read({name: value})
     assert complaint.startswith(name)
     assert fix in complaint
-
-
-def test_all_complaints_are_told_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On standard error, before anything listens: of settings, files, and cluster."""
-    wrong = {"TLS_CERT": "/none", "TLS_KEY": "/none"}
-    wrong |= {"LOG_LEVEL": "LOUD", "KUBECONFIG": "/none"}
-    for name, value in wrong.items():
-        monkeypatch.setenv(f"GPUSHARE_{name}", value)
-    with pytest.raises(SystemExit) as ended:
-        gunicorn_conf.on_starting(None)
-    assert ended.value.code == 1
-    complaints = capsys.readouterr().err
-    assert complaints.startswith("The webhook cannot start:\n")
-    for name in wrong:
-        assert f"  GPUSHARE_{name}: " in complaints

@@ -40,7 +40,7 @@ class PostAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class _KeptConnection:
     """An open connection. Its reader holds nothing between two answers."""
 
     connection: HTTPConnection
@@ -69,7 +69,7 @@ class Poster:
         url = parse_url(api.configuration.host)
         self._prefix, self._host = url.path or "", url.netloc
         self._pool = manager.connection_from_url(api.configuration.host)
-        self._idle: deque[_Link] = deque()
+        self._idle: deque[_KeptConnection] = deque()
         # As urllib3's pools do, for those who never close this.
         finalize(self, _close_all, self._idle)
         self.direct = type(manager) is urllib3.PoolManager
@@ -120,7 +120,7 @@ class Poster:
         head = (f"POST {self._prefix}{path} HTTP/1.1", *lines, "", "")
         return "\r\n".join(head).encode("latin-1")
 
-    def _idle_link(self) -> _Link | None:
+    def _idle_link(self) -> _KeptConnection | None:
         while True:
             try:
                 link = self._idle.pop()
@@ -130,7 +130,7 @@ class Poster:
                 return link
             link.close()
 
-    def _connect(self, timeout_s: float) -> _Link:
+    def _connect(self, timeout_s: float) -> _KeptConnection:
         # urllib3 has no public way to a connection with all of a pool's settings.
         new = self._pool._new_conn()  # noqa: SLF001
         connection = cast("HTTPConnection", new)
@@ -140,10 +140,10 @@ class Poster:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             connection.close()
             raise Unreachable(f"no answer from the API server: {error}") from error
-        return _Link(connection, connection.sock.makefile("rb"))
+        return _KeptConnection(connection, connection.sock.makefile("rb"))
 
 
-def _close_all(links: deque[_Link]) -> None:
+def _close_all(links: deque[_KeptConnection]) -> None:
     while links:
         with suppress(IndexError):
             links.pop().close()
