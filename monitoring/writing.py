@@ -75,12 +75,12 @@ def render_files() -> Mapping[str, str]:
     groups = {"groups": [group.rules() for group in GROUPS]}
     return {
         **files,
-        f"{_FOLDER}/dashboards.yaml": _object(_dashboards()),
+        f"{_FOLDER}/dashboards.yaml": _text(_dashboards()),
         f"{_FOLDER}/alerts.yaml": _text(
             groups,
             "For rule_files of Prometheus; prometheusrule.yaml is for the operator.",
         ),
-        f"{_FOLDER}/prometheusrule.yaml": _object(_rule(groups)),
+        f"{_FOLDER}/prometheusrule.yaml": _text(_rule(groups)),
         "docs/alerts.md": describe_alerts(GROUPS),
     }
 
@@ -126,11 +126,7 @@ def _named(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
     return {"name": name, "namespace": "kube-system", "labels": dict(labels)}
 
 
-def _object(body: Mapping[str, Any]) -> str:
-    return _text(body, "")
-
-
-def _text(body: Mapping[str, Any], words: str) -> str:
+def _text(body: Mapping[str, Any], words: str = "") -> str:
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, _data: object) -> bool:
             return True

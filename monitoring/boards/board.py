@@ -1,21 +1,202 @@
-"""A dashboard as data, and its JSON for Grafana."""
+"""A dashboard as data, the kinds of its panels, and its JSON for Grafana.
+
+A panel without data stays empty, because a 0 would be wrong.
+"""
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.builders import (
+    bargauge,
+    common,
+    dashboard,
+    prometheus,
+    stat,
+    table,
+    timeseries,
+)
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.common import (
+    BarGaugeDisplayMode,
+    BigValueGraphMode,
+    LegendDisplayMode,
+    LegendPlacement,
+    SortOrder,
+    TooltipDisplayMode,
+    VizOrientation,
+)
 from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
     DashboardLinkType,
+    DataSourceRef,
+    DataTransformerConfig,
+    Threshold,
     VariableRefresh,
     VariableSort,
 )
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from monitoring.panels import SOURCE, Panel
+MIB = "mbytes"
+BYTES = "bytes"
+PERCENT = "percent"
+RATIO = "percentunit"
+SECONDS = "s"
+PLAIN = "short"
+HALF = 12
+THIRD = 8
+WHOLE = 24
+SOURCE = DataSourceRef("prometheus", "${datasource}")
 
-TAG = "gpushare"
+_TAG = "gpushare"
+_HEIGHT = 8
+_SMALL = 4
+_NONE = "-"
+
+Panel = bargauge.Panel | stat.Panel | table.Panel | timeseries.Panel
+Kind = TypeVar("Kind", bargauge.Panel, stat.Panel, table.Panel, timeseries.Panel)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One expression; ``legend`` in Grafana's form: ``card {{gpu}}``."""
+
+    expr: str
+    legend: str = ""
+
+
+def number(
+    title: str,
+    what: str,
+    expr: str,
+    *,
+    unit: str = PLAIN,
+    bad_from: float | None = None,
+) -> stat.Panel:
+    """Return a panel with one current number; red from ``bad_from`` on."""
+    panel = (
+        _describe(stat.Panel(), title, what)
+        .unit(unit)
+        .height(_SMALL)
+        .span(3)
+        .no_value(_NONE)
+        .graph_mode(BigValueGraphMode.NONE)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .thresholds(_thresholds(bad_from))
+    )
+    return panel.with_target(_target(Query(expr), 0).instant())
+
+
+def lines(
+    title: str,
+    what: str,
+    *queries: Query,
+    unit: str = PLAIN,
+    span: int = HALF,
+    top: float | None = None,
+) -> timeseries.Panel:
+    """Return a panel with lines over time; ``top`` is the end of the axis."""
+    legend = (
+        common.VizLegendOptions()
+        .display_mode(LegendDisplayMode.TABLE)
+        .placement(LegendPlacement.BOTTOM)
+        .show_legend(show_legend=True)
+        .calcs(["lastNotNull", "max"])
+    )
+    tooltip = (
+        common.VizTooltipOptions()
+        .mode(TooltipDisplayMode.MULTI)
+        .sort(SortOrder.DESCENDING)
+    )
+    panel = (
+        _describe(timeseries.Panel(), title, what)
+        .unit(unit)
+        .min(0)
+        .height(_HEIGHT)
+        .span(span)
+        .fill_opacity(8)
+        .legend(legend)
+        .tooltip(tooltip)
+    )
+    if top is not None:
+        panel.max(top)
+    for index, query in enumerate(queries):
+        panel.with_target(_target(query, index).range())
+    return panel
+
+
+def bars(
+    title: str, what: str, *queries: Query, unit: str = PLAIN, span: int = HALF
+) -> bargauge.Panel:
+    """Return a panel with one bar for each series, for the current value."""
+    panel = (
+        _describe(bargauge.Panel(), title, what)
+        .unit(unit)
+        .min(0)
+        .height(_HEIGHT)
+        .span(span)
+        .no_value(_NONE)
+        .display_mode(BarGaugeDisplayMode.BASIC)
+        .orientation(VizOrientation.HORIZONTAL)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    )
+    for index, query in enumerate(queries):
+        panel.with_target(_target(query, index).instant())
+    return panel
+
+
+def rows_of(title: str, what: str, *columns: Query, keys: Sequence[str]) -> table.Panel:
+    """Return a table: a row for each set of ``keys``, a column for each query.
+
+    ``keys`` are the labels that the queries keep; a column is named by its legend.
+    """
+    panel = (
+        _describe(table.Panel(), title, what)
+        .height(_HEIGHT)
+        .span(WHOLE)
+        .no_value(_NONE)
+        .with_transformation(DataTransformerConfig(id_val="merge", options={}))
+        .with_transformation(_columns(columns, keys))
+    )
+    for index, query in enumerate(columns):
+        target = _target(Query(query.expr), index).instant()
+        panel.with_target(target.format(PromQueryFormat.TABLE))
+    return panel
+
+
+def _describe(panel: Kind, title: str, what: str) -> Kind:
+    return panel.title(title).description(what).datasource(SOURCE)
+
+
+def _columns(columns: Sequence[Query], keys: Sequence[str]) -> DataTransformerConfig:
+    names = {f"Value #{_letter(i)}": column.legend for i, column in enumerate(columns)}
+    places = {name: place for place, name in enumerate([*keys, *names])}
+    return DataTransformerConfig(
+        id_val="organize",
+        options={
+            "excludeByName": {"Time": True},
+            "indexByName": places,
+            "renameByName": names,
+        },
+    )
+
+
+def _target(query: Query, index: int) -> prometheus.Dataquery:
+    target = prometheus.Dataquery().expr(query.expr).ref_id(_letter(index))
+    target.datasource(SOURCE)
+    return target.legend_format(query.legend) if query.legend else target
+
+
+def _letter(index: int) -> str:
+    return chr(ord("A") + index)
+
+
+def _thresholds(bad_from: float | None) -> dashboard.ThresholdsConfig:
+    steps = [Threshold(color="text")]
+    if bad_from is not None:
+        steps.append(Threshold(value=bad_from, color="red"))
+    return dashboard.ThresholdsConfig().steps(steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +214,17 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """A heading, and the panels under it."""
-
-    title: str
-    panels: Callable[[], tuple[Panel, ...]]
-
-
-@dataclass(frozen=True, slots=True)
 class Board:
-    """One dashboard; ``name`` is its file name and part of its address in Grafana."""
+    """One dashboard; ``name`` is its file name and part of its address in Grafana.
+
+    ``sections`` are the panels under each heading.
+    """
 
     name: str
     title: str
     what: str
     choices: tuple[Choice, ...]
-    sections: tuple[Section, ...]
+    sections: Mapping[str, tuple[Panel, ...]]
 
     def json(self, *, indent: int | None = None) -> str:
         """Return the JSON that Grafana imports, always in the same order."""
@@ -63,7 +239,7 @@ class Board:
             dashboard.Dashboard(self.title)
             .uid(f"gpushare-{self.name}")
             .description(self.what)
-            .tags([TAG])
+            .tags([_TAG])
             .editable()
             .tooltip(DashboardCursorSync.CROSSHAIR)
             .refresh("30s")
@@ -76,9 +252,9 @@ class Board:
         )
         for choice in self.choices:
             made.with_variable(_variable(choice))
-        for section in self.sections:
-            made.with_row(dashboard.Row(section.title))
-            for panel in section.panels():
+        for heading, panels in self.sections.items():
+            made.with_row(dashboard.Row(heading))
+            for panel in panels:
                 made.with_panel(panel)
         return made
 
@@ -87,7 +263,7 @@ def _others() -> dashboard.DashboardLink:
     return (
         dashboard.DashboardLink("GPU sharing")
         .type(DashboardLinkType.DASHBOARDS)
-        .tags([TAG])
+        .tags([_TAG])
         .as_dropdown(as_dropdown=True)
         .keep_time(keep_time=True)
     )
