@@ -146,8 +146,8 @@ picture: $(STAMP)  ## Take the picture of the page in docs again, with a real br
 	@$(BIN)/python -m tests.extender.page_picture docs/ui.png
 	@echo "Wrote docs/ui.png"
 
-proto: $(STAMP)  ## Generate the stubs of kubelet's gRPC interfaces again
-	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. gpushare/kube/proto/*.proto
+proto: $(STAMP)  ## Generate the messages of kubelet's gRPC interfaces again
+	@$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. gpushare/kube/proto/*.proto
 
 lock: $(STAMP)  ## Renew requirements/: newest versions that setup.cfg allows, with hashes
 	@$(PIP_INSTALL) uv==0.13.9

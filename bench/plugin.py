@@ -24,14 +24,12 @@ from bench.plugin_server import POD_UNITS, PODS, pod_name
 from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpushare.kube.proto import podresources_pb2 as held_pb
-from gpushare.kube.proto.deviceplugin_pb2_grpc import (
-    DevicePluginStub,
-    RegistrationServicer,
-    add_RegistrationServicer_to_server,
-)
-from gpushare.kube.proto.podresources_pb2_grpc import (
-    PodResourcesListerServicer,
-    add_PodResourcesListerServicer_to_server,
+from gpushare.kubelet.services import (
+    DEVICE_PLUGIN,
+    POD_RESOURCES,
+    REGISTRATION,
+    add_servicer,
+    make_stub,
 )
 
 CALLS = ("empty", "GetPreferredAllocation", "Allocate", "PreStartContainer")
@@ -39,7 +37,7 @@ COUNTS = {names.MEMORY: POD_UNITS, names.CORE: 1}
 _WITHIN_S = 60.0
 
 
-class Kubelet(RegistrationServicer, PodResourcesListerServicer):
+class Kubelet:
     """What the plugin needs of kubelet: registration, and who holds what."""
 
     def __init__(self) -> None:
@@ -108,7 +106,10 @@ def plugin_table(console: Console) -> dict[str, Any]:
 
 
 def allocate(
-    stub: DevicePluginStub, resource: str, free: set[str], took: dict[str, list[float]]
+    stub: Any,  # noqa: ANN401
+    resource: str,
+    free: set[str],
+    took: dict[str, list[float]],
 ) -> list[str]:
     """Ask for one container's devices, as kubelet does, and take them."""
     one = pb.ContainerPreferredAllocationRequest(
@@ -133,7 +134,7 @@ def timed(took: list[float], call: Callable[[Any], Any], asked: Any) -> Any:  # 
     return answer
 
 
-def devices(stub: DevicePluginStub) -> set[str]:
+def devices(stub: Any) -> set[str]:  # noqa: ANN401
     """Read the first list of devices."""
     stream = stub.ListAndWatch(pb.Empty())
     listed = next(stream)
@@ -142,14 +143,14 @@ def devices(stub: DevicePluginStub) -> set[str]:
 
 
 @contextlib.contextmanager
-def plugged() -> Iterator[tuple[Kubelet, dict[str, DevicePluginStub]]]:
+def plugged() -> Iterator[tuple[Kubelet, dict[str, Any]]]:
     """Run the plugin in a process of its own, and this one as its kubelet."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         kubelet = Kubelet()
         server = grpc.server(ThreadPoolExecutor(4))
-        add_RegistrationServicer_to_server(kubelet, server)
-        add_PodResourcesListerServicer_to_server(kubelet, server)
+        add_servicer(server, REGISTRATION, kubelet)
+        add_servicer(server, POD_RESOURCES, kubelet)
         for place in ("device-plugins", "pod-resources"):
             (folder / place).mkdir()
             server.add_insecure_port(f"unix://{folder / place / 'kubelet.sock'}")
@@ -164,8 +165,9 @@ def plugged() -> Iterator[tuple[Kubelet, dict[str, DevicePluginStub]]]:
             }
             with contextlib.ExitStack() as stack:
                 stubs = {
-                    resource: DevicePluginStub(
-                        stack.enter_context(grpc.insecure_channel(target))
+                    resource: make_stub(
+                        stack.enter_context(grpc.insecure_channel(target)),
+                        DEVICE_PLUGIN,
                     )
                     for resource, target in where.items()
                 }

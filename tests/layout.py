@@ -31,7 +31,7 @@ BEFORE = {
 """What an older checkout has elsewhere."""
 SMALL = 100
 VAGUE = ("found", "one")
-GENERATED = ("_pb2", "_pb2_grpc")
+GENERATED = "_pb2"
 
 
 def modules(root: Path) -> dict[str, Path]:

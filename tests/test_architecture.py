@@ -23,7 +23,7 @@ PACKAGES = (
     *("deviceplugin", "exporter", "extender"),
     *("gpushare", "gpusharectl", "webhook"),
 )
-GENERATED = ("_pb2", "_pb2_grpc")
+GENERATED = "_pb2"
 SUFFIXES = {"com", "custom", "io", "json", "md", "png", "py", "sock", "tar", "yaml"}
 """Ends of names with dots that are files, domains or values of other charts."""
 VAGUE = {"utils", "common", "misc", "manager", "handler", "info", "data", "helper"}

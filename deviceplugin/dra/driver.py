@@ -34,18 +34,11 @@ from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import dra_pb2 as dra
 from gpushare.kube.proto import drahealth_pb2 as health
-from gpushare.kube.proto.dra_pb2_grpc import (
-    DRAPluginServicer,
-    add_DRAPluginServicer_to_server,
-)
-from gpushare.kube.proto.drahealth_pb2_grpc import (
-    DRAResourceHealthServicer,
-    add_DRAResourceHealthServicer_to_server,
-)
 from gpushare.kube.reflector import Reflector
 from gpushare.kube.resource_claims.allocated import name_device
 from gpushare.kubelet.claim_records import PreparedResourceClaim
 from gpushare.kubelet.pods import ListedDevices
+from gpushare.kubelet.services import DRA_HEALTH, DRA_PLUGIN, add_servicer
 from gpushare.process import Loop, start_threads
 
 logger = logging.getLogger(__name__)
@@ -65,7 +58,7 @@ _NO_CARDS = "no card of this node has been found yet"
 
 
 @dataclass(eq=False)
-class DraPlugin(DRAPluginServicer, DRAResourceHealthServicer):
+class DraPlugin:
     """What kubelet calls for claims and devices; the methods' names are its own."""
 
     node: NodeName
@@ -234,8 +227,8 @@ class DraDriver:
             thread.join(_STOP_WITHIN_S)
 
     def _add_services(self, server: grpc.Server) -> None:
-        add_DRAPluginServicer_to_server(self.plugin, server)
-        add_DRAResourceHealthServicer_to_server(self.plugin, server)
+        add_servicer(server, DRA_PLUGIN, self.plugin)
+        add_servicer(server, DRA_HEALTH, self.plugin)
 
     def _is_needed(self) -> bool:
         """Return whether kubelet is to find the driver.

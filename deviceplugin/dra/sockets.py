@@ -19,10 +19,7 @@ import grpc
 from deviceplugin.kubelet.registration import identify_socket
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import pluginregistration_pb2 as registration
-from gpushare.kube.proto.pluginregistration_pb2_grpc import (
-    RegistrationServicer,
-    add_RegistrationServicer_to_server,
-)
+from gpushare.kubelet.services import DRIVER_REGISTRATION, add_servicer
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +81,7 @@ class DriverSockets:
             server.start()
             with _Server(self.registration) as registers:
                 info = _Registration(self.endpoint, self.registered)
-                add_RegistrationServicer_to_server(info, registers.grpc)
+                add_servicer(registers.grpc, DRIVER_REGISTRATION, info)
                 registers.start()
                 while not stop.wait(_LOOK_S) and wanted():
                     if not (server.is_there() and registers.is_there()):
@@ -93,7 +90,7 @@ class DriverSockets:
 
 
 @dataclass(eq=False)
-class _Registration(RegistrationServicer):
+class _Registration:
     """Tells kubelet who the driver is. The methods' names are kubelet's."""
 
     endpoint: Path

@@ -21,10 +21,11 @@ import grpc
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.metrics import PluginMetrics
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpushare.kube.proto.deviceplugin_pb2_grpc import (
-    DevicePluginServicer,
-    RegistrationStub,
-    add_DevicePluginServicer_to_server,
+from gpushare.kubelet.services import (
+    DEVICE_PLUGIN,
+    REGISTRATION,
+    add_servicer,
+    make_stub,
 )
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Streams:
 
 
 @dataclass(eq=False)
-class Service(DevicePluginServicer):
+class Service:
     """What the services of all resources have in common: options and ListAndWatch.
 
     ``devices`` returns the device ids, each with whether it is healthy; it is called
@@ -185,7 +186,7 @@ class Registrar:
             ThreadPoolExecutor(_THREADS, thread_name_prefix=self._endpoint),
             options=(_MESSAGE,),
         )
-        add_DevicePluginServicer_to_server(self.plugin, server)
+        add_servicer(server, DEVICE_PLUGIN, self.plugin)
         try:
             path.unlink(missing_ok=True)
             server.add_insecure_port(f"unix://{path}")
@@ -203,7 +204,7 @@ class Registrar:
         where = f"unix://{self.folder / _SOCKET}"
         with grpc.insecure_channel(where, options=options) as channel:
             try:
-                RegistrationStub(channel).Register(
+                make_stub(channel, REGISTRATION).Register(
                     pb.RegisterRequest(
                         version=VERSION,
                         endpoint=self._endpoint,

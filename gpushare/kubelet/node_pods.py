@@ -26,7 +26,6 @@ from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.proto import podresources_pb2 as pb
-from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
 from gpushare.kube.reflector import Sink
 from gpushare.kubelet.pods import (
     HeldDevices,
@@ -35,6 +34,7 @@ from gpushare.kubelet.pods import (
     PodName,
     read_node_pod,
 )
+from gpushare.kubelet.services import POD_RESOURCES, make_stub
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +230,7 @@ class PodResources:
 
     def __init__(self, socket: Path) -> None:
         self._channel = grpc.insecure_channel(f"unix://{socket}", options=_CHANNEL)
-        self._stub = PodResourcesListerStub(self._channel)
+        self._stub = make_stub(self._channel, POD_RESOURCES)
         self._list = self._channel.unary_unary(
             "/v1.PodResourcesLister/List",
             request_serializer=pb.ListPodResourcesRequest.SerializeToString,

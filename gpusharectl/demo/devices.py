@@ -22,10 +22,7 @@ from gpushare.kube.proto.deviceplugin_pb2 import (
     DeviceSpec,
     Mount,
 )
-from gpushare.kube.proto.deviceplugin_pb2_grpc import add_RegistrationServicer_to_server
-from gpushare.kube.proto.podresources_pb2_grpc import (
-    add_PodResourcesListerServicer_to_server,
-)
+from gpushare.kubelet.services import POD_RESOURCES, REGISTRATION, add_servicer
 from gpusharectl.demo.plugin_registry import CallFailedError, Registry
 from gpusharectl.demo.pod_resources import (
     AllocatedDevices,
@@ -137,11 +134,9 @@ class Devices:
                 if path.is_socket():
                     path.unlink()
         lister = _server(self.pod_resources)
-        add_PodResourcesListerServicer_to_server(
-            PodResourcesServer(self._holdings), lister
-        )
+        add_servicer(lister, POD_RESOURCES, PodResourcesServer(self._holdings))
         registration = _server(self.plugins)
-        add_RegistrationServicer_to_server(self._registry, registration)
+        add_servicer(registration, REGISTRATION, self._registry)
         for server in (lister, registration):
             self._servers.append(server)
             server.start()

@@ -20,10 +20,7 @@ from gpushare.kube.proto.deviceplugin_pb2 import (
     PreStartContainerRequest,
     RegisterRequest,
 )
-from gpushare.kube.proto.deviceplugin_pb2_grpc import (
-    DevicePluginStub,
-    RegistrationServicer,
-)
+from gpushare.kubelet.services import DEVICE_PLUGIN, make_stub
 
 _DIAL_S = 10.0
 _PRE_START_S = 30.0
@@ -45,7 +42,7 @@ class Endpoint:
     def __init__(self, socket: Path) -> None:
         options = (("grpc.default_authority", "localhost"),)
         self._channel = grpc.insecure_channel(f"unix:{socket}", options)
-        self._stub = DevicePluginStub(self._channel)
+        self._stub = make_stub(self._channel, DEVICE_PLUGIN)
         self.options = DevicePluginOptions()
 
     def connect(self) -> None:
@@ -129,7 +126,7 @@ HEALTHY = "Healthy"
 _EXTENDED = re.compile(r"(?!([^/]*\.)?kubernetes\.io/)[a-z0-9.-]+/[-\w.]{1,63}")
 
 
-class Registry(RegistrationServicer):
+class Registry:
     """Serves registration and follows the streams of registered plugins.
 
     Left out: kubelet counts a resource as none after five minutes without a plugin;

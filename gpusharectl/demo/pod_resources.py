@@ -19,7 +19,6 @@ from gpushare.kube.proto.podresources_pb2 import (
     ListPodResourcesResponse,
     PodResources,
 )
-from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerServicer
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ def _amounts(container: Reader) -> dict[str, int]:
     return {name: parse_whole(raw) for name, raw in limits.items() if "/" in name}
 
 
-class PodResourcesServer(PodResourcesListerServicer):
+class PodResourcesServer:
     """Answers as kubelet does from 1.34 on: active pods only (contracts 2.6).
 
     An init container that ends is not listed, and each device is an entry of its own.

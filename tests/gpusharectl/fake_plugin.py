@@ -12,10 +12,11 @@ import grpc
 
 from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpushare.kube.proto.deviceplugin_pb2_grpc import (
-    DevicePluginServicer,
-    RegistrationStub,
-    add_DevicePluginServicer_to_server,
+from gpushare.kubelet.services import (
+    DEVICE_PLUGIN,
+    REGISTRATION,
+    add_servicer,
+    make_stub,
 )
 
 LETTERS = {names.MEMORY: "m", names.CORE: "c"}
@@ -25,7 +26,7 @@ def ids_of(resource: str, count: int) -> list[str]:
     return [f"{LETTERS[resource]}{number:03}" for number in range(count)]
 
 
-class FakePlugin(DevicePluginServicer):
+class FakePlugin:
     """One resource, offered over a socket of its own."""
 
     def __init__(self, folder: Path, resource: str = names.MEMORY) -> None:
@@ -60,7 +61,9 @@ class FakePlugin(DevicePluginServicer):
         with grpc.insecure_channel(f"unix:{self.folder / 'kubelet.sock'}") as channel:
             asked = {"version": "v1beta1", "endpoint": self.endpoint}
             asked["resource_name"] = self.resource
-            RegistrationStub(channel).Register(pb.RegisterRequest(**(asked | wrong)))
+            make_stub(channel, REGISTRATION).Register(
+                pb.RegisterRequest(**(asked | wrong))
+            )
 
     def names_of_calls(self) -> list[str]:
         return [call for call, _ in self.calls]
@@ -71,7 +74,7 @@ class FakePlugin(DevicePluginServicer):
     @contextmanager
     def served(self) -> Iterator["FakePlugin"]:
         server = grpc.server(ThreadPoolExecutor(4))
-        add_DevicePluginServicer_to_server(self, server)
+        add_servicer(server, DEVICE_PLUGIN, self)
         server.add_insecure_port(f"unix:{self.folder / self.endpoint}")
         server.start()
         try:

@@ -17,10 +17,13 @@ from gpushare.kube.names import DRA_DRIVER
 from gpushare.kube.proto import dra_pb2 as dra
 from gpushare.kube.proto import drahealth_pb2 as health
 from gpushare.kube.proto import pluginregistration_pb2 as registration
-from gpushare.kube.proto.dra_pb2_grpc import DRAPluginStub
-from gpushare.kube.proto.drahealth_pb2_grpc import DRAResourceHealthStub
-from gpushare.kube.proto.pluginregistration_pb2_grpc import RegistrationStub
 from gpushare.kube.resource_claims.allocated import name_device
+from gpushare.kubelet.services import (
+    DRA_HEALTH,
+    DRA_PLUGIN,
+    DRIVER_REGISTRATION,
+    make_stub,
+)
 from tests.builders import (
     allocation_json,
     claim_json,
@@ -87,7 +90,7 @@ class DraNode(NodeFixture):
         """Register the driver, as kubelet does when its socket appears."""
         wait_until(self.registry_socket.exists, "the registration socket")
         with self._channel(self.registry_socket) as channel:
-            stub = RegistrationStub(channel)
+            stub = make_stub(channel, DRIVER_REGISTRATION)
             asked = registration.InfoRequest()
             info = stub.GetInfo(asked, timeout=WITHIN_S, wait_for_ready=True)
             done = registration.RegistrationStatus(plugin_registered=True)
@@ -97,7 +100,7 @@ class DraNode(NodeFixture):
     def prepare(self, *claims: Json) -> dict[str, dra.NodePrepareResourceResponse]:
         asked = dra.NodePrepareResourcesRequest(claims=map(ref, claims))
         with self._channel(Path(self.kubelet_finds().endpoint)) as channel:
-            answer = DRAPluginStub(channel).NodePrepareResources(
+            answer = make_stub(channel, DRA_PLUGIN).NodePrepareResources(
                 asked, timeout=WITHIN_S, wait_for_ready=True
             )
         return dict(answer.claims)
@@ -109,7 +112,7 @@ class DraNode(NodeFixture):
         """The error of each claim, by its UID."""
         asked = dra.NodeUnprepareResourcesRequest(claims=map(ref, claims))
         with self._channel(Path(self.kubelet_finds().endpoint)) as channel:
-            answer = DRAPluginStub(channel).NodeUnprepareResources(
+            answer = make_stub(channel, DRA_PLUGIN).NodeUnprepareResources(
                 asked, timeout=WITHIN_S, wait_for_ready=True
             )
         return {uid: one.error for uid, one in answer.claims.items()}
@@ -117,7 +120,7 @@ class DraNode(NodeFixture):
     def health(self) -> Iterator[dict[str, tuple[int, str]]]:
         """The messages of one health stream: state and text by device."""
         with self._channel(Path(self.kubelet_finds().endpoint)) as channel:
-            stream = DRAResourceHealthStub(channel).NodeWatchResources(
+            stream = make_stub(channel, DRA_HEALTH).NodeWatchResources(
                 health.NodeWatchResourcesRequest(), timeout=WITHIN_S
             )
             for answer in stream:

@@ -19,10 +19,7 @@ from deviceplugin.kubelet.registration import Registrar
 from deviceplugin.metrics import PluginMetrics
 from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpushare.kube.proto.deviceplugin_pb2_grpc import (
-    RegistrationServicer,
-    add_RegistrationServicer_to_server,
-)
+from gpushare.kubelet.services import REGISTRATION, add_servicer
 from gpusharectl.demo.devices import Devices
 from tests.deviceplugin.node_fixture import because, found_card, hasten
 from tests.testbed.waiting import wait_until
@@ -93,7 +90,7 @@ def running(registrar: RegistrarFixture) -> Iterator[RegistrarFixture]:
         assert not registrar.thread.is_alive()
 
 
-class Refusing(RegistrationServicer):
+class Refusing:
     """A kubelet that takes nobody, or never listens to whom it took."""
 
     def __init__(self, words: str = "") -> None:
@@ -113,7 +110,7 @@ class Refusing(RegistrationServicer):
 def stand_in(registrar: RegistrarFixture, servicer: Refusing) -> Iterator[Refusing]:
     registrar.plugins.mkdir(exist_ok=True)
     server = grpc.server(ThreadPoolExecutor(2))
-    add_RegistrationServicer_to_server(servicer, server)
+    add_servicer(server, REGISTRATION, servicer)
     server.add_insecure_port(f"unix:{registrar.plugins / 'kubelet.sock'}")
     server.start()
     try:

@@ -19,10 +19,6 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, ListPage, WatchEvent
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpushare.kube.proto import podresources_pb2 as pb
-from gpushare.kube.proto.podresources_pb2_grpc import (
-    PodResourcesListerServicer,
-    add_PodResourcesListerServicer_to_server,
-)
 from gpushare.kubelet import node_pods
 from gpushare.kubelet.node_pods import (
     COMPONENT,
@@ -32,6 +28,7 @@ from gpushare.kubelet.node_pods import (
     PodResources,
 )
 from gpushare.kubelet.pods import NodePod, pod_known_to_kubelet, read_node_pod
+from gpushare.kubelet.services import POD_RESOURCES, add_servicer
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import event, page, pod_json
 from tests.deviceplugin.node_fixture import NODE
@@ -234,7 +231,7 @@ def pod(name: str, **containers: list[tuple[str, str]]) -> pb.PodResources:
     )
 
 
-class Lister(PodResourcesListerServicer):
+class Lister:
     """A kubelet that is busy as often as it is told to be."""
 
     def __init__(self) -> None:
@@ -277,7 +274,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
         def start(lister: Lister) -> PodResources:
             server = grpc.server(ThreadPoolExecutor(2))
-            add_PodResourcesListerServicer_to_server(lister, server)
+            add_servicer(server, POD_RESOURCES, lister)
             server.add_insecure_port(f"unix:{tmp_path / 'kubelet.sock'}")
             server.start()
             stack.callback(lambda: server.stop(None).wait())

@@ -12,7 +12,7 @@ import pytest
 from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpushare.kube.proto import podresources_pb2 as held_pb
-from gpushare.kube.proto.podresources_pb2_grpc import PodResourcesListerStub
+from gpushare.kubelet.services import POD_RESOURCES, make_stub
 from gpusharectl.demo.devices import (
     CannotStartYetError,
     ContainerConfig,
@@ -59,7 +59,7 @@ class Node:
     def _lister(self) -> Iterator[Any]:
         path = self.devices.pod_resources / "kubelet.sock"
         with grpc.insecure_channel(f"unix:{path}") as channel:
-            yield PodResourcesListerStub(channel)
+            yield make_stub(channel, POD_RESOURCES)
 
     def _plugin(self, stack: ExitStack, resource: str) -> FakePlugin:
         plugin = FakePlugin(self.devices.plugins, resource)
