@@ -16,16 +16,16 @@ _ALERTS_HEAD = """\
 `python -m monitoring` writes this page from the data of the rules: change it there.
 
 The rules are in `manifests/monitoring/`: `prometheusrule.yaml` for the Prometheus
-operator, `alerts.yaml` for the `rule_files` of a plain Prometheus.
-`alertmanager.yaml` is an example that sends alerts to Discord by severity; the
-comment at its beginning says how. An alert does not fire if its metric is absent: an
-unknown value is never 0. So a list of metrics with few fields disables the alerts on
-all others. Processes that do not answer have their own alerts: exporter, extender and
-device plugin each have one for a pod that is down and one if none answers. Metrics of
-NVIDIA's own dcgm-exporter are not used: series without `NodeName` are not ours.
+operator, `alerts.yaml` for the `rule_files` of a plain Prometheus. `alertmanager.yaml`
+is an example that sends alerts to Discord by severity. An alert does not fire if its
+metric is absent, as with a list of metrics that leaves the field out. Metrics of
+NVIDIA's own dcgm-exporter are not used.
 
 In the texts below ⟨…⟩ stands for a label. Only MIG instances have ⟨instance GPU_I_ID⟩.
+Expressions of one short line stand here, all others in `alerts.yaml`.
 """
+_SHORT_EXPRESSION = 100
+"""Characters."""
 
 
 def describe_alerts(groups: Iterable[Group]) -> str:
@@ -43,9 +43,15 @@ def _entry(alert: Alert) -> str:
     return (
         f"### {alert.name}\n"
         f"{alert.severity}{labels}, {delay}: *{_plain(alert.summary)}*\n"
-        f"```\n{alert.expr}\n```\n"
+        f"{_expression(alert.expr)}"
         f"{_plain(alert.cure)}\n"
     )
+
+
+def _expression(expr: str) -> str:
+    """Return a short expression as code, because it has the limit; else a break."""
+    short = len(expr) <= _SHORT_EXPRESSION and "\n" not in expr
+    return f"```\n{expr}\n```\n" if short else "\n"
 
 
 def _plain(text: str) -> str:

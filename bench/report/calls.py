@@ -16,7 +16,7 @@ from bench.report.page import (
     times,
 )
 
-_THREE = ("p50", "p95", "p99")
+_PERCENTILES = ("p50", "p99")
 
 
 def _five_thousand(one: str, other: str) -> Callable[[BenchResult], float | None]:
@@ -50,23 +50,19 @@ def filter_section(result: BenchResult, pictures: Path) -> PageSection:
     table = Table(
         (
             "names",
-            "echo p50",
-            "echo in Go p50",
-            "all fit: p50 / p95 / p99",
+            "all fit: p50 / p99",
             "x echo",
             "x Go",
-            "none fits: p50 / p95 / p99",
+            "none fits: p50 / p99",
             "x all fit",
         ),
         tuple(
             (
                 number(row["names"]),
-                number(row["echo"]["p50"]),
-                number(at("go", "p50")(row)),
-                three(row["fits"]),
+                percentiles(row["fits"]),
                 number(times(row["fits"], row["echo"])),
                 number(times(row["fits"], row.get("go"))),
-                three(row["none"]),
+                percentiles(row["none"]),
                 number(times(row["none"], row["fits"])),
             )
             for row in rows
@@ -83,37 +79,24 @@ def filter_section(result: BenchResult, pictures: Path) -> PageSection:
     words = (
         "Milliseconds of one `filter` with kube-scheduler's JSON over a kept "
         "connection. The limits, measured alternately, only parse the same body and "
-        "return its names: an echo in the same server, and one in Go (net/http)."
+        "return its names: an echo in the same server, and one in Go (net/http). The "
+        "effects of pods and scrapes are measured with 5,000 names."
     )
     picture = Picture("filter.svg", "Milliseconds of a filter by the number of names")
-    parts = [words, table, picture, *_pods(result), *_scrapes(result)]
+    parts = [words, table, picture, *_scrapes(result)]
     return PageSection("Filter over HTTP", parts, result)
 
 
-def _pods(result: BenchResult) -> list[str | Table]:
-    if "pods" not in result:
-        return []
-    timed = {key: each for key, each in result["pods"].items() if key != "ratio"}
-    rows = tuple((number(int(pods)), three(each)) for pods, each in timed.items())
-    words = (
-        "The same with 5,000 names, by the number of pods in the ledger, measured "
-        f"alternately: **{number(result['pods']['ratio'])} x** the time without pods."
-    )
-    return [words, Table(("pods", "p50 / p95 / p99 ms"), rows)]
-
-
-def _scrapes(result: BenchResult) -> list[str | Table]:
+def _scrapes(result: BenchResult) -> list[str]:
     if "scrapes" not in result:
         return []
     scrapes = result["scrapes"]
     words = (
-        f"With 100,000 pods and {scrapes['calls_a_second']} calls per second, "
-        "alternately without and with a read of /metrics each second. A read took "
-        f"{number(scrapes['scrape_s'])} s, and {number(scrapes['cpu_s'])} s of CPU."
+        f"With 100,000 pods and {scrapes['calls_a_second']} calls per second, a read "
+        f"of /metrics took {number(scrapes['scrape_s'])} s, and "
+        f"{number(scrapes['cpu_s'])} s of CPU."
     )
-    timed = {"without": scrapes["quiet"], "with": scrapes["scraped"]}
-    rows = tuple((what, three(each)) for what, each in timed.items())
-    return [words, Table(("reads of /metrics", "p50 / p95 / p99 ms"), rows)]
+    return [words]
 
 
 def decision_section(result: BenchResult, _pictures: Path) -> PageSection:
@@ -138,13 +121,12 @@ def webhook_section(result: BenchResult, pictures: Path) -> PageSection:
     """Return the section on a review over TLS, beside an echo webhook."""
     rows = result["reviews"]
     table = Table(
-        ("review", "bytes", "echo p50", "webhook: p50 / p95 / p99", "x echo"),
+        ("review", "echo p50", "webhook: p50 / p99", "x echo"),
         tuple(
             (
                 row["review"],
-                number(row["bytes"]),
                 number(row["echo"]["p50"]),
-                three(row["webhook"]),
+                percentiles(row["webhook"]),
                 number(row["ratio"]),
             )
             for row in rows
@@ -167,67 +149,59 @@ def webhook_section(result: BenchResult, pictures: Path) -> PageSection:
 def plugin_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on the device plugin's calls and a pod's time to Running."""
     calls = tuple(
-        (name, three(each), number(each["ratio"]))
+        (name, percentiles(each), number(each["ratio"]))
         for name, each in result["calls"].items()
     )
     words = "kubelet's gRPC calls. The limit is measured alternately: an empty call."
     parts: list[str | Table] = [
         words,
-        Table(("call", "p50 / p95 / p99 ms", "x empty"), calls),
+        Table(("call", "p50 / p99 ms", "x empty"), calls),
     ]
     if running := result.get("running"):
-        rows = tuple(
-            (what, three(each, 0))
-            for what, each in running.items()
-            if what != "more_ms"
+        parts.append(
+            "From `create` to Running on a real kubelet: at the median "
+            f"**{number(running['more_ms'], 1)} ms** more than a pod without a card, "
+            f"which takes {number(running['without']['p50'], 0)} ms."
         )
-        words = (
-            "From `create` to Running on a real kubelet, measured alternately with a "
-            "pod without a card: at the median "
-            f"**{number(running['more_ms'], 1)} ms** more."
-        )
-        parts += [words, Table(("pod", "p50 / p95 / p99 ms"), rows)]
     return PageSection("The device plugin", parts, result)
 
 
 def exporter_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on a scrape, beside a bare registry of as many samples."""
-    names = ("bare registry", "exporter")
-    rows = tuple((name, three(result[name])) for name in names)
     words = (
         f"A scrape of {number(result['samples'])} samples. The limit is measured "
         "alternately: a registry of prometheus_client with as many gauges. The "
-        f"exporter takes **{number(result['ratio'])} x** its time, "
+        f"exporter takes **{number(result['ratio'])} x** its time "
+        f"(p50 {number(result['exporter']['p50'])} ms, "
+        f"p99 {number(result['exporter']['p99'])} ms), "
         f"{number(result['memory_mib_above_imports'], 1)} MiB of memory beyond the "
         f"imports, and {number(result['idle_percent_of_a_core'])} percent of a core "
         "when idle."
     )
-    table = Table(("scrape", "p50 / p95 / p99 ms"), rows)
-    return PageSection("The exporter", [words, table], result)
+    return PageSection("The exporter", [words], result)
 
 
 PRELOAD_GOALS = (
     Goal(
-        "a pair, µs more with the library",
+        "cuMemAlloc and its free, µs more with the library",
         "≤ 5.00",
         at("pairs_us", "cuMemAlloc", "more"),
     ),
-    Goal("the same of a pool", "≤ 5.00", at("pairs_us", "cuMemAllocAsync", "more")),
+    Goal(
+        "the same of a pool (cuMemAllocAsync)",
+        "≤ 5.00",
+        at("pairs_us", "cuMemAllocAsync", "more"),
+    ),
 )
 
 
 def preload_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on an allocation and its free, beside the bare stand-in."""
-    rows = tuple(
-        (way, *(number(row[side]) for side in ("bare", "library", "more")))
-        for way, row in result["pairs_us"].items()
-    )
     words = (
         "An allocation and its free over a stand-in for the driver: medians of "
         f"{result['rounds']} rounds of {number(result['pairs'])} pairs, in turns."
     )
-    heads = ("one pair", "bare µs", "with the library µs", "more µs")
-    return PageSection("The preload library", [words, Table(heads, rows)], result)
+    return PageSection("The preload library", [words], result)
 
 
 CLAIMS_GOALS = (
@@ -246,7 +220,8 @@ def claims_section(result: BenchResult, _pictures: Path) -> PageSection:
         "Pods by a ResourceClaim beside classic pods of the same amount, in turns. To "
         "bound: by a real kube-scheduler and API server; each claim exists before its "
         "pod. To Running: on a real kubelet, each claim made from its template, "
-        "without the arbiter. CPU is the extender's, from bursts of pods."
+        "without the arbiter. A review: over TLS on a kept connection, beside an echo "
+        "on the same listener. CPU is the extender's, from bursts of pods."
     )
     if result.get("load", 0) > 1:
         words += (
@@ -254,31 +229,13 @@ def claims_section(result: BenchResult, _pictures: Path) -> PageSection:
             f"{number(result['load'], 1)} at the beginning."
         )
     bound = tuple(
-        (way, three(row, 1), number(row["cpu_ms"]))
+        (way, percentiles(row, 1), number(row["cpu_ms"]))
         for way, row in result["bound"].items()
     )
-    reviews = tuple(
-        (what, three(row), number(row["ratio"]), number(row["cpu_ms"]))
-        for what, row in result["reviews"].items()
-    )
-    parts: list[str | Table] = [
-        words,
-        Table(("from create to bound", "p50 / p95 / p99 ms", "CPU ms"), bound),
-    ]
-    if running := result.get("running"):
-        rows = tuple(
-            (way, three(row, 0)) for way, row in running.items() if way != "ratio"
-        )
-        parts += [Table(("from create to Running", "p50 / p95 / p99 ms"), rows)]
-    about = (
-        "One review over TLS on a kept connection, each of another claim, beside an "
-        "echo on the same listener."
-    )
-    heads = ("review", "p50 / p95 / p99 ms", "x echo", "CPU ms")
-    parts += [about, Table(heads, reviews)]
-    return PageSection("ResourceClaims", parts, result)
+    table = Table(("from create to bound", "p50 / p99 ms", "CPU ms"), bound)
+    return PageSection("ResourceClaims", [words, table], result)
 
 
-def three(timing: Mapping[str, Any], digits: int = 2) -> str:
-    """Format the three percentiles."""
-    return " / ".join(number(float(timing[part]), digits) for part in _THREE)
+def percentiles(timing: Mapping[str, Any], digits: int = 2) -> str:
+    """Format median and 99th percentile."""
+    return " / ".join(number(float(timing[part]), digits) for part in _PERCENTILES)

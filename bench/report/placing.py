@@ -63,19 +63,18 @@ def packing_section(result: BenchResult, pictures: Path) -> PageSection:
     words = (
         "Percent of all cards that are allocated when pods for 100 percent have "
         "arrived: the mean over the seeds of a replay of the public trace. The "
-        "ceiling is the largest load that a linear program still places completely; "
-        "the bound is the most that it allocates of a load of 100."
+        "ceiling is the largest load that a linear program still places completely."
     )
     picture = Picture(
         "packing.svg", "Allocated share by arrived load, one chart per list"
     )
     parts: list[str | Table | Picture] = [words, _means(lists), _seeds(lists), picture]
     if costs := _costs(lists):
-        parts += ["Mean and p99 of one decision in µs, learning included:", costs]
+        parts += ["Mean of one decision in µs, learning included:", costs]
     if churn := _churn(result.get("churn", {})):
         words = (
             f"Pods of the list {result['churn']['list']} come and go at a steady load. "
-            "*Refused* is the demand that found no room:"
+            "Percent of all cards allocated, and of the demand that found no room:"
         )
         parts += [words, churn]
     parts.append(_WHERE)
@@ -97,20 +96,12 @@ def _policies(lists: dict[str, Any]) -> list[str]:
 
 def _means(lists: dict[str, Any]) -> Table:
     policies = _policies(lists)
-    peers = list(
-        dict.fromkeys(p for one in lists.values() for p in one.get("published", {}))
-    )
     rows = []
     for name, one in lists.items():
-        limits = one.get("limits", {})
-        ours = [_mean(one["policies"].get(policy)) for policy in policies]
-        published = [
-            one.get("published", {}).get(peer, {}).get(_LOAD) for peer in peers
-        ]
-        edge = [limits.get("ceiling"), limits.get("bound")]
-        rows.append((name, *(number(each) for each in [*ours, *published, *edge])))
-    papers = [f"{peer} (published)" for peer in peers]
-    return Table(("list", *policies, *papers, "ceiling", "bound"), tuple(rows))
+        means = [_mean(one["policies"].get(policy)) for policy in policies]
+        ceiling = one.get("limits", {}).get("ceiling")
+        rows.append((name, *(number(each) for each in [*means, ceiling])))
+    return Table(("list", *policies, "ceiling"), tuple(rows))
 
 
 def _mean(policy: dict[str, Any] | None) -> float | None:
@@ -129,36 +120,43 @@ def _panel(one: dict[str, Any]) -> tuple[dict[str, plots.Points], dict[str, floa
 
 def _costs(lists: dict[str, Any]) -> Table | None:
     policies = _policies(lists)
+    mean = at("decision_us", "mean")
     rows = tuple(
-        (name, *(_cost(one["policies"].get(policy, {})) for policy in policies))
+        (name, *(number(mean(one["policies"].get(each, {})), 0) for each in policies))
         for name, one in lists.items()
         if any("decision_us" in of for of in one["policies"].values())
     )
     return Table(("list", *policies), rows) if rows else None
 
 
-def _cost(policy: dict[str, Any]) -> str:
-    took = policy.get("decision_us") or {}
-    return " / ".join(number(took.get(part), 0) for part in ("mean", "p99"))
-
-
 def _churn(churn: dict[str, Any]) -> Table | None:
+    policies: dict[str, Any] = churn.get("policies", {})
+    loads = list(dict.fromkeys(load for of in policies.values() for load in of))
     rows = tuple(
-        (policy, load, number(of["share"]), number(of["refused"]))
-        for policy, loads in churn.get("policies", {}).items()
-        for load, of in loads.items()
+        (policy, *(_share_and_refused(of.get(load, {})) for load in loads))
+        for policy, of in policies.items()
     )
-    heads = ("policy", "load, percent", "allocated percent", "refused percent")
+    heads = ("allocated / refused", *(f"load {load}" for load in loads))
     return Table(heads, rows) if rows else None
+
+
+def _share_and_refused(of: dict[str, Any]) -> str:
+    return f"{number(of.get('share'))} / {number(of.get('refused'))}"
 
 
 def scheduler_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on a slice of the trace through a real kube-scheduler."""
     memory, real = result["in_memory"], result["kube_scheduler"]
+    loads = list(dict.fromkeys(load for shares in memory.values() for load in shares))
     rows = tuple(
-        (policy, load, number(share), number(real.get(policy, {}).get(load)))
+        (
+            policy,
+            *(
+                f"{number(shares.get(load))} / {number(real.get(policy, {}).get(load))}"
+                for load in loads
+            ),
+        )
         for policy, shares in memory.items()
-        for load, share in shares.items()
     )
     words = (
         f"A slice of the list {result['list']}, seed {result['seed']}: "
@@ -167,6 +165,6 @@ def scheduler_section(result: BenchResult, _pictures: Path) -> PageSection:
         "kube-scheduler, extender and API server. kube-scheduler places pods without "
         "cards alone."
     )
-    heads = ("policy", "load, percent", "in memory", "kube-scheduler")
+    heads = ("in memory / kube-scheduler", *(f"load {load}" for load in loads))
     table = Table(heads, rows)
     return PageSection("Packing through a real kube-scheduler", [words, table], result)

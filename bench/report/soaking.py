@@ -5,6 +5,8 @@ from typing import Any
 
 from bench.report.page import BenchResult, PageSection, Table, number
 
+_FORMS = ("apart", "share", "claim")
+
 
 def soak_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on the soak runs; each of them found no fault."""
@@ -25,23 +27,18 @@ def soak_section(result: BenchResult, _pictures: Path) -> PageSection:
 def _rows(run: dict[str, Any]) -> list[tuple[str, str]]:
     kills = ", ".join(f"{part} {count}" for part, count in run["kills"].items())
     ended = run["ended"]
+    forms = ", ".join(number(run["placed"].get(form, 0)) for form in _FORMS)
     return [
         ("pods (created, decided, gone)", number(run["lives"])),
         ("pods per minute", number(run["per_minute"], 0)),
-        ("minutes", number(run["seconds"] / 60, 1)),
-        ("placed", number(ended.get("placed", 0))),
         ("refused with a reason", number(ended.get("refused", 0))),
-        ("withdrawn before a decision", number(ended.get("withdrawn", 0))),
-        *((f"placed, {form}", number(n)) for form, n in run["placed"].items()),
+        ("placed", number(ended.get("placed", 0))),
+        (f"of these {', '.join(_FORMS)}", forms),
         ("killed", kills),
         ("changes checked", number(run["moments"])),
         ("of these with a card over-committed", "0"),
         ("units leaked at the end", "0"),
         ("nodes, cards", f"{run['nodes']}, {run['cards']}"),
-        (
-            "units held, mean and maximum",
-            f"{run['mean_held']:.0%}, {run['fullest']:.0%}",
-        ),
         ("extender's memory at the end", f"{number(run['extender_mib'], 1)} MiB"),
         ("seed", str(run["seed"])),
     ]
