@@ -28,18 +28,15 @@ kubectl calls ``kubectl_complete-vcuda``, mostly a script that calls this.
 
 
 class LazyCommand(click.Command):
-    """A command that is imported when it is used, not when it is listed.
+    """A command that is imported when it is used, not when it is listed."""
 
-    ``place`` is its module and the name there; ``about`` is its line in the list.
-    """
-
-    def __init__(self, name: str, place: str, about: str, *, hidden: bool) -> None:
-        super().__init__(name, short_help=about, hidden=hidden)
-        self._place = place
+    def __init__(self, name: str, module: str, about: str) -> None:
+        super().__init__(name, short_help=about, hidden=not about)
+        self._place = f"gpusharectl.{module}", name.replace("-", "_")
 
     def loaded(self) -> click.Command:
         """Return the command itself."""
-        module, _, name = self._place.partition(":")
+        module, name = self._place
         command: click.Command = getattr(import_module(module), name)
         return command
 
@@ -56,9 +53,42 @@ class LazyCommand(click.Command):
         return command.make_context(info_name, args, parent, **extra)
 
 
-def _command(name: str, place: str, about: str = "") -> LazyCommand:
-    where = f"gpusharectl.{place}"
-    return LazyCommand(name, where, about, hidden=not about)
+_COMMANDS = {
+    "claim_template": {
+        "claim-template": "Write the ResourceClaimTemplate that a pod needs (DRA).",
+    },
+    "cordon": {
+        "clear-card": "Declare sick cards healthy, after they were repaired.",
+        "cordon-card": "Let no new pod come to cards; running pods stay.",
+        "uncordon-card": "Open cards to new pods again.",
+    },
+    "demo.command": {
+        "demo": "Show what this does, without a GPU, a cluster or root.",
+    },
+    "inspect": {"inspect": "Show nodes, their cards and the pods on them."},
+    "installer.command": {
+        "check-node": "Check whether nodes have what gpushare needs.",
+        "install": "Let a cluster share the cards of its nodes.",
+        "uninstall": "Restore a cluster to its state before install.",
+        "host-clean": "",
+        "host-scheduler": "",
+    },
+    "make_room.command": {
+        "make-room": "Move pods so that a waiting pod has room on one card.",
+    },
+    "migrate.command": {
+        "migrate": "Rewrite manifests that were made for another system.",
+    },
+    "migrate.quota": {"migrate-quota": "Rename quotas that were made for Bitfusion."},
+    "simulator.command": {
+        "simulate": "Play a scenario, or a change of the running cluster.",
+    },
+    "top.command": {"top": "Show what pods and cards use, beside their shares."},
+    "ui": {"ui": "Show nodes, cards and pods in a browser."},
+    "version": {"version": "Show this command's version and what runs in the cluster."},
+    "why.command": {"why": "Explain why a pod waits, or why it is on its card."},
+}
+"""By module each command's line in the list; those without one are not listed."""
 
 
 class TwoNames(click.Group):
@@ -101,87 +131,9 @@ class TwoNames(click.Group):
 @click.group(
     cls=TwoNames,
     commands=[
-        _command(
-            "check-node",
-            "installer.command:check_node",
-            "Check whether nodes have what gpushare needs.",
-        ),
-        _command(
-            "claim-template",
-            "claim_template:claim_template",
-            "Write the ResourceClaimTemplate that a pod needs (DRA).",
-        ),
-        _command(
-            "clear-card",
-            "cordon:clear_card",
-            "Declare sick cards healthy, after they were repaired.",
-        ),
-        _command(
-            "cordon-card",
-            "cordon:cordon_card",
-            "Let no new pod come to cards; running pods stay.",
-        ),
-        _command(
-            "demo",
-            "demo.command:demo",
-            "Show what this does, without a GPU, a cluster or root.",
-        ),
-        _command(
-            "inspect",
-            "inspect:inspect",
-            "Show nodes, their cards and the pods on them.",
-        ),
-        _command(
-            "install",
-            "installer.command:install",
-            "Let a cluster share the cards of its nodes.",
-        ),
-        _command(
-            "make-room",
-            "make_room.command:make_room",
-            "Move pods so that a waiting pod has room on one card.",
-        ),
-        _command(
-            "migrate",
-            "migrate.command:migrate",
-            "Rewrite manifests that were made for another system.",
-        ),
-        _command(
-            "migrate-quota",
-            "migrate.quota:migrate_quota",
-            "Rename quotas that were made for Bitfusion.",
-        ),
-        _command(
-            "simulate",
-            "simulator.command:simulate",
-            "Play a scenario, or a change of the running cluster.",
-        ),
-        _command(
-            "top",
-            "top.command:top",
-            "Show what pods and cards use, beside their shares.",
-        ),
-        _command("ui", "ui:ui", "Show nodes, cards and pods in a browser."),
-        _command(
-            "uncordon-card", "cordon:uncordon_card", "Open cards to new pods again."
-        ),
-        _command(
-            "uninstall",
-            "installer.command:uninstall",
-            "Restore a cluster to its state before install.",
-        ),
-        _command(
-            "version",
-            "version:version",
-            "Show this command's version and what runs in the cluster.",
-        ),
-        _command(
-            "why",
-            "why.command:why",
-            "Explain why a pod waits, or why it is on its card.",
-        ),
-        _command("host-clean", "installer.command:host_clean"),
-        _command("host-scheduler", "installer.command:host_scheduler"),
+        LazyCommand(name, module, about)
+        for module, commands in _COMMANDS.items()
+        for name, about in commands.items()
     ],
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -9,7 +9,7 @@ import difflib
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
@@ -229,17 +229,13 @@ def _cells(capacity: int, units: Sequence[int], width: int) -> list[int]:
     full = sum(units) >= capacity
     room = width if full else width - 1
     while sum(cells) > room:
-        _give_up_one(cells)
+        # From the largest piece; if all have one, from the last.
+        most = max(cells)
+        last = len(cells) - 1 - cells[::-1].index(most)
+        cells[cells.index(most) if most > 1 else last] -= 1
     while any(cells) and full and sum(cells) < width:
         cells[cells.index(max(cells))] += 1
     return cells
-
-
-def _give_up_one(cells: list[int]) -> None:
-    """Take a cell from the largest piece; if all have one, from the last."""
-    most = max(cells)
-    last = len(cells) - 1 - cells[::-1].index(most)
-    cells[cells.index(most) if most > 1 else last] -= 1
 
 
 UNKNOWN = "<unknown>"
@@ -264,12 +260,21 @@ def format_age(moment: str, now: datetime) -> str:
         seconds = int((now - datetime.fromisoformat(moment)).total_seconds())
     except (ValueError, TypeError):
         return UNKNOWN
+    return format_duration(seconds)
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration as kubectl does.
+
+    >>> format_duration(7800)
+    '130m'
+    """
     for limit, unit, size, rest, rest_size in _STEPS:
         if seconds < limit:
-            whole, rest_s = divmod(max(0, seconds), size)
+            whole, rest_s = divmod(max(0, int(seconds)), size)
             part = rest_s // rest_size
             return f"{whole}{unit}{part}{rest}" if rest and part else f"{whole}{unit}"
-    return f"{seconds // (365 * 86400)}y"
+    return f"{int(seconds) // (365 * 86400)}y"
 
 
 _GIB = 1024
@@ -318,16 +323,6 @@ def rounded(number: float | None) -> str:
     if number is None:
         return NOT_KNOWN
     return "<1" if 0 < number < 1 else str(round(number))
-
-
-def format_duration(seconds: float) -> str:
-    """Write a duration as kubectl does.
-
-    >>> format_duration(7800)
-    '130m'
-    """
-    then = datetime(2000, 1, 1, tzinfo=UTC)
-    return format_age(then.isoformat(), then + timedelta(seconds=seconds))
 
 
 def fit_column(text: str, width: int, tail: int | None = None) -> str:

@@ -152,7 +152,7 @@ def _use(result: Result) -> dict[str, Any]:
         return {"because": result.because, "do": result.do}
     page = result.page
     cards = {
-        uuid: {"used_mib": card.used_mib, "busy_percent": card.busy}
+        uuid: {"used_mib": card.used_mib, "busy_percent": card.busy_percent}
         for uuid, card in page.cards.items()
     }
     return {"cards": cards, "pods": [*_pods(page)]}

@@ -18,8 +18,8 @@ from types import FrameType
 
 from gpusharectl.state.render import draw_overview
 from gpusharectl.state.view import build_overview
+from gpusharectl.why.command import draw_answer
 from gpusharectl.why.explain import explain_pod
-from gpusharectl.why.render import draw_answer
 from tests.builders import pod_json
 from tests.deviceplugin.node_fixture import NodeFixture
 from tests.extender.server.test_app import Running

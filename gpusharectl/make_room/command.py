@@ -36,8 +36,7 @@ from gpusharectl.completion import (
     pod_namespace_option,
 )
 from gpusharectl.make_room.evict import Eviction, EvictionResult, Patience
-from gpusharectl.make_room.proposal import FINE, NO_ROOM, Proposal
-from gpusharectl.make_room.render import draw_proposal
+from gpusharectl.make_room.proposal import FINE, NO_ROOM, Proposal, draw_proposal
 from gpusharectl.make_room.situation import RoomDemand, read_inputs
 from gpusharectl.output import (
     data_option,

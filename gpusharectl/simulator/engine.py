@@ -32,7 +32,7 @@ from gpusharectl.simulator.synthetic import (
     is_bound_to_node,
     strip_run_state,
 )
-from gpusharectl.state.claims import has_claims
+from gpusharectl.state.read import has_claims
 
 LOOKS = 200
 """How often fragmentation is measured in a long run; it takes time."""

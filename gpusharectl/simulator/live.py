@@ -38,13 +38,14 @@ from gpusharectl.simulator.synthetic import (
     read_template,
     strip_run_state,
 )
-from gpusharectl.state.claims import (
+from gpusharectl.state.read import (
     find_allocated,
     follows_claims,
     has_claims,
+    list_all,
     offers_to_claims,
+    read_policy_choice,
 )
-from gpusharectl.state.read import list_all, read_policy_choice
 
 _POLICY = "GPUSHARE_POLICY"
 _PASSING = ("node.kubernetes.io/", "startup-taint.cluster-autoscaler.kubernetes.io/")

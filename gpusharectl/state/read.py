@@ -15,7 +15,10 @@ from gpushare.domain.node import Node
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, PolicyChoice
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import UNFINISHED, PodInformer
-from gpushare.informers.resource_claims import ResourceClaimInformer
+from gpushare.informers.resource_claims import (
+    ResourceClaimInformer,
+    place_resource_claim,
+)
 from gpushare.informers.snapshot import read_snapshot
 from gpushare.kube import codec, facts, words
 from gpushare.kube.cluster import Cluster, Json, Kind, ListPage
@@ -25,17 +28,13 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS, DEMO_BUILD
 from gpushare.kube.node_filters import NodeProperties, read_properties
 from gpushare.kube.objects import Objects, Ref
-from gpushare.kube.resource_claims.allocated import ResourceClaimUser
+from gpushare.kube.resource_claims.allocated import (
+    ResourceClaim,
+    ResourceClaimUser,
+    read_resource_claim,
+)
 from gpushare.kube.resource_requests import effective_request
 from gpusharectl.access import Access
-from gpusharectl.state.claims import (
-    charge_claims,
-    find_allocated,
-    follows_claims,
-    has_claims,
-    map_users,
-    offers_to_claims,
-)
 from gpusharectl.state.extender import (
     FOLDERS,
     fetch_page,
@@ -496,3 +495,62 @@ def _reviewed(objects: Objects, troubles: list[Trouble]) -> bool | None:
         do = "run gpusharectl install again, with the same options"
         troubles.append(Trouble(_WEBHOOK, what, do))
     return configurations[0] is not None and not interrupted
+
+
+_LISTEN = "GPUSHARE_CLAIMS_LISTEN"
+_DRIVER, _ON = "GPUSHARE_DRA", "on"
+
+
+def follows_claims(pod: Json) -> bool:
+    """Return whether this is a pod of an extender that follows ResourceClaims."""
+    return facts.is_extender(pod) and bool(facts.read_environment(pod).get(_LISTEN))
+
+
+def offers_to_claims(pod: Json) -> bool:
+    """Return whether this is a pod of a device plugin that offers cards to claims."""
+    is_plugin = facts.is_part(pod, facts.DEVICE_PLUGIN)
+    return is_plugin and facts.read_environment(pod).get(_DRIVER) == _ON
+
+
+def has_claims(pod: Json) -> bool:
+    """Return whether a pod names ResourceClaims, of whichever driver."""
+    return bool((pod.get("spec") or {}).get("resourceClaims"))
+
+
+def find_allocated(
+    bodies: Iterable[Json],
+) -> tuple[list[ResourceClaim], dict[str, str]]:
+    """Return the claims that hold devices of ours, and why others are not understood.
+
+    The latter by ``namespace/name``.
+    """
+    ours: list[ResourceClaim] = []
+    wrong: dict[str, str] = {}
+    for body in bodies:
+        try:
+            claim = read_resource_claim(body)
+        except Malformed as error:
+            wrong[facts.full_name(body)] = str(error)
+        else:
+            if claim is not None:
+                ours.append(claim)
+    return ours, wrong
+
+
+def charge_claims(
+    nodes: Iterable[Node], claims: Iterable[ResourceClaim]
+) -> tuple[Node, ...]:
+    """Return nodes, sorted by name, with what claims hold of their cards."""
+    by_name = {node.name: node for node in nodes}
+    for claim in claims:
+        node = by_name.get(claim.node) or Node(claim.node)
+        placement = place_resource_claim(claim, node.cards)
+        by_name[claim.node] = node.with_placement(placement)
+    return tuple(by_name[name] for name in sorted(by_name))
+
+
+def map_users(
+    claims: Iterable[ResourceClaim],
+) -> Mapping[PodUID, tuple[ResourceClaimUser, ...]]:
+    """Return the pods for which each claim is reserved, by the claim's UID."""
+    return {claim.uid: claim.reserved_for for claim in claims}

@@ -20,6 +20,7 @@ from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Objects
+from gpusharectl.output import HIDDEN
 
 PROCESSES, MEMORY = "processes", "memory"
 """The groups of metrics that are needed most."""
@@ -34,7 +35,7 @@ _ALLOCATED = "allocated"
 _NAMES = ("NamespaceName", "PodName", "ContainerName")
 _OF_CARD = {
     "DCGM_FI_DEV_FB_USED": "used_mib",
-    "DCGM_FI_DEV_GPU_UTIL": "busy",
+    "DCGM_FI_DEV_GPU_UTIL": "busy_percent",
     "DCGM_FI_DEV_GPU_TEMP": "celsius",
     "DCGM_FI_DEV_POWER_USAGE": "watts",
     "vcuda_card_unattributed_memory_bytes": "unattributed_mib",
@@ -42,7 +43,7 @@ _OF_CARD = {
 _OF_CONTAINER = {
     "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED": _ALLOCATED,
     "DCGM_CUSTOM_PROCESS_MEM_USED": "used_mib",
-    "DCGM_CUSTOM_PROCESS_SM_UTIL": "sm",
+    "DCGM_CUSTOM_PROCESS_SM_UTIL": "sm_percent",
     "vcuda_container_last_busy_timestamp_seconds": "last_busy",
     "vcuda_container_over_share": "over",
 }
@@ -56,14 +57,18 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CardSeen:
-    """A card's metrics; ``busy`` in percent, ``sm_source`` the source of SM use."""
+    """A card's metrics; ``sm_source`` is the source of SM use.
 
-    uuid: str
-    index: str = ""
+    ``outside_mib`` is used by processes outside Kubernetes. ``index`` is the card's, of
+    a MIG instance too.
+    """
+
+    index: str = field(default="", metadata=HIDDEN)
     used_mib: float | None = None
-    busy: float | None = None
+    busy_percent: float | None = None
     celsius: float | None = None
     watts: float | None = None
+    outside_mib: float | None = None
     unattributed_mib: float | None = None
     sm_source: str = ""
 
@@ -72,18 +77,24 @@ class CardSeen:
 class ContainerSeen:
     """A container on one card; without names: all processes outside Kubernetes.
 
-    ``sm`` is in percent of the whole card, ``last_busy`` in seconds since 1970 by that
-    node's clock, ``over`` the exporter's decision that it exceeds its share.
+    ``sm_percent`` is of the whole card, ``last_busy`` in seconds since 1970 by that
+    node's clock, ``over`` the exporter's decision that it exceeds its share; None if
+    the exporter does not report the container.
     """
 
-    card: str
-    namespace: str
-    pod: str
-    name: str
+    card: str = field(metadata=HIDDEN)
+    namespace: str = field(metadata=HIDDEN)
+    pod: str = field(metadata=HIDDEN)
+    name: str = field(metadata=HIDDEN)
     used_mib: float | None = None
-    sm: float | None = None
+    sm_percent: float | None = None
     last_busy: float | None = None
-    over: bool = False
+    over: bool | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has memory of the card, or works on it."""
+        return bool(self.used_mib or self.sm_percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +119,6 @@ class PageSeen:
             for c in self.containers
             if (c.namespace, c.pod) == (namespace, name) and card in ("", c.card)
         ]
-
-    def outside_mib(self, card: str) -> float | None:
-        """Return the memory of a card's processes outside Kubernetes, in MiB."""
-        on_card = (c for c in self.containers if c.card == card)
-        return next((c.used_mib for c in on_card if not c.pod), None)
 
 
 def sum_known(values: Sequence[float | None]) -> float | None:
@@ -149,11 +155,13 @@ def read_page(body: bytes) -> PageSeen:
     troubles = {about for about, is_so in node[_TROUBLE].items() if is_so}
     if 0 in node[_CONFIG].values():
         troubles.add("config")
-    for seen in containers.values():
+    for (uuid, _, pod, _), seen in containers.items():
+        if not pod:
+            cards[uuid]["outside_mib"] = seen.get("used_mib")
         seen.pop(_ALLOCATED, None)
         seen["over"] = bool(seen.get("over"))
     return PageSeen(
-        {uuid: CardSeen(uuid, **seen) for uuid, seen in cards.items()},
+        {uuid: CardSeen(**seen) for uuid, seen in cards.items()},
         tuple(ContainerSeen(*key, **containers[key]) for key in sorted(containers)),
         node[_WHEN],
         tuple(sorted(group for group, well in node[_SUCCESS].items() if not well)),

@@ -96,27 +96,12 @@ def join_exporters(
 
 
 def _card(node: str, view: CardView, page: PageSeen) -> CardRow:
-    uuid = str(view.card.uuid)
-    seen = page.cards.get(uuid, CardSeen(uuid))
-    outside = page.outside_mib(uuid)
-    return CardRow(
-        node,
-        view.card,
-        view.allotted,
-        used_mib=seen.used_mib,
-        busy_percent=seen.busy,
-        celsius=seen.celsius,
-        watts=seen.watts,
-        outside_mib=outside,
-        unattributed_mib=seen.unattributed_mib,
-        sm_source=seen.sm_source,
-        flags=tuple(_card_flags(node, view.card, seen.unattributed_mib, outside)),
-    )
+    seen = page.cards.get(view.card.uuid, CardSeen())
+    flags = tuple(_card_flags(node, view.card, seen))
+    return CardRow(node, view.card, view.allotted, seen, flags)
 
 
-def _card_flags(
-    node: str, card: Card, hidden: float | None, outside: float | None
-) -> Iterator[Flag]:
+def _card_flags(node: str, card: Card, seen: CardSeen) -> Iterator[Flag]:
     if not card.healthy:
         text = "sick: no new pod comes here, running pods stay charged"
         text += f"; because {card.reason}" if card.reason else ""
@@ -126,11 +111,12 @@ def _card_flags(
         do = f"gpusharectl uncordon-card {node} {card.index}"
         yield Flag(Sign.CORDONED, "cordoned: no new pod comes here", do)
     look = f"nvidia-smi on {node}"
-    if outside:
-        text = f"processes outside Kubernetes use {format_size(outside)}"
+    if seen.outside_mib:
+        text = f"processes outside Kubernetes use {format_size(seen.outside_mib)}"
         yield Flag(Sign.OUTSIDE, text, look)
-    if hidden is not None and hidden > UNATTRIBUTED_MIB:
-        text = f"{format_size(hidden)} of its memory belong to no known process"
+    hidden_mib = seen.unattributed_mib or 0
+    if hidden_mib > UNATTRIBUTED_MIB:
+        text = f"{format_size(hidden_mib)} of its memory belong to no known process"
         yield Flag(Sign.UNATTRIBUTED, text, look)
 
 
@@ -186,7 +172,7 @@ class _PodRows:
         pod = share.pod
         seen = self._page.of_pod(pod.namespace, pod.name)
         text = "its card is not known; each card of the node is charged for it"
-        if on := self._named({use.card for use in seen if use.used_mib or use.sm}):
+        if on := self._named({use.card for use in seen if use.is_busy}):
             text += f". It uses card {on}"
         flags = (Flag(Sign.UNPLACED, text),)
         return self._row((pod.namespace, pod.name, ""), seen, flags, share)
@@ -199,9 +185,8 @@ class _PodRows:
             if any(share.by_claim and share.users is None for share in view.pods)
         }
         for use in self._page.containers:
-            used = use.used_mib or use.sm
             has_share = (use.card, f"{use.namespace}/{use.pod}") in known
-            if use.pod and used and not has_share:
+            if use.pod and use.is_busy and not has_share:
                 key = (use.namespace, use.pod, use.card)
                 uses_of.setdefault(key, []).append(use)
         for key, seen in uses_of.items():
@@ -237,7 +222,7 @@ class _PodRows:
             whole=share is not None and share.whole,
             allotted=share.amount if share else None,
             used_mib=used,
-            sm_percent=sum_known([container.sm for container in seen]),
+            sm_percent=sum_known([container.sm_percent for container in seen]),
             idle_s=idle,
             containers=containers,
             flags=(*flags, *of_share),
@@ -254,16 +239,11 @@ class _PodRows:
             if part.card == uuid
             for container in part.containers
         }
-        reported = []
-        for use in seen:
-            metrics = (use.used_mib, use.sm, use.last_busy, use.over)
-            reported.append(ContainerRow(use.name, amounts.get(use.name), *metrics))
-        known = {container.name for container in seen}
-        silent = [ContainerRow(n, amounts[n]) for n in amounts if n not in known]
+        reported = {use.name for use in seen}
+        silent = [ContainerSeen("", "", "", n) for n in amounts if n not in reported]
+        rows = [ContainerRow(c.name, amounts.get(c.name), c) for c in (*seen, *silent)]
         order = {name: number for number, name in enumerate(amounts)}
-        rows = sorted(
-            (*reported, *silent), key=lambda row: order.get(row.name, len(order))
-        )
+        rows.sort(key=lambda row: order.get(row.name, len(order)))
         return tuple(rows)
 
     def _named(self, uuids: Iterable[str]) -> str:
@@ -279,7 +259,7 @@ def _flags(
     containers: Sequence[ContainerRow],
 ) -> Iterator[Flag]:
     # A whole card cannot be exceeded.
-    if not share.whole and any(row.over for row in containers):
+    if not share.whole and any(row.seen.over for row in containers):
         yield from (Flag(Sign.OVER, text) for text in _over(share, used, containers))
     if idle is not None and idle >= IDLE_S:
         yield Flag(Sign.IDLE, f"idle for {format_duration(idle)}")
@@ -330,12 +310,13 @@ def _over(
     texts = []
     # What each container has of a claim is not known here.
     for row in containers if len(containers) > 1 and not share.by_claim else ():
-        if not row.over:
+        used_mib = row.seen.used_mib
+        if not row.seen.over:
             continue
-        if row.allotted is None and row.used_mib:
-            uses = f"container {row.name} uses {format_size(row.used_mib)}"
+        if row.allotted is None and used_mib:
+            uses = f"container {row.name} uses {format_size(used_mib)}"
             texts.append(f"{uses}, but requested none")
-        elif over := compute_excess(row.allotted, row.used_mib):
+        elif over := compute_excess(row.allotted, used_mib):
             texts.append(
                 f"container {row.name} uses {format_size(over)} more than its share"
             )
@@ -407,7 +388,7 @@ def _without_sm(page: PageSeen, indexes: Mapping[str, int]) -> str:
     unknown = {
         str(indexes.get(use.card, page.cards[use.card].index))
         for use in page.containers
-        if use.used_mib and use.sm is None and use.card in page.cards
+        if use.used_mib and use.sm_percent is None and use.card in page.cards
         if page.cards[use.card].sm_source == "none" and use.pod
     }
     return ", ".join(sorted(unknown, key=lambda index: (len(index), index)))

@@ -80,9 +80,9 @@ def draw_card_bar(row: CardRow) -> Words:
     mib = row.card.units * UNIT_MIB
     if not mib:
         return Words(" " * WIDTH)
-    parts = (row.used_mib or 0, row.allotted.units * UNIT_MIB)
+    parts = (row.seen.used_mib or 0, row.allotted.units * UNIT_MIB)
     used, allotted = (min(WIDTH, round(part * WIDTH / mib)) for part in parts)
-    if row.used_mib is None:
+    if row.seen.used_mib is None:
         return _without_use(allotted)
     text = Words().append(_USED * min(used, allotted), "cyan")
     text.append(_LEFT * max(0, allotted - used), "cyan")
@@ -138,7 +138,7 @@ def _card_table(top: TopView, width: int) -> tuple[list[Row], str]:
         (draw_card_bar(row) if bars else Words()).append(_card_numbers(row))
         for row in top.cards
     ]
-    known = {row.used_mib is not None for row in top.cards} if bars else set()
+    known = {row.seen.used_mib is not None for row in top.cards} if bars else set()
     legend = [_LEGEND] * (True in known) + [_CARD_LEGEND] * (False in known)
     rows = _rows(names, head, lines, [row.flags for row in top.cards])
     return rows, "\n".join(legend)
@@ -218,10 +218,11 @@ def _pod_numbers(row: PodRow) -> str:
 
 
 def _card_numbers(row: CardRow) -> str:
+    seen = row.seen
     return (
-        f" {gib(row.used_mib):>6} {gib(row.allotted.units * UNIT_MIB):>6}"
-        f" {gib(row.card.units * UNIT_MIB):>6} {rounded(row.busy_percent):>6}"
-        f" {row.allotted.cores:>5} {rounded(row.celsius):>4} {rounded(row.watts):>4}"
+        f" {gib(seen.used_mib):>6} {gib(row.allotted.units * UNIT_MIB):>6}"
+        f" {gib(row.card.units * UNIT_MIB):>6} {rounded(seen.busy_percent):>6}"
+        f" {row.allotted.cores:>5} {rounded(seen.celsius):>4} {rounded(seen.watts):>4}"
     )
 
 

@@ -23,6 +23,7 @@ from gpusharectl.output import (
     Data,
 )
 from gpusharectl.state.read import Placements, Setup, Trouble
+from gpusharectl.state.scrape import CardSeen, ContainerSeen
 from gpusharectl.state.view import (
     Stay,
     sum_units,
@@ -79,14 +80,11 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """One container of a pod; None is what its exporter does not report."""
+    """One container of a pod: what it is allotted, and what its exporter reports."""
 
     name: str
     allotted: Amount | None
-    used_mib: float | None = None
-    sm_percent: float | None = None
-    last_busy: float | None = None
-    over: bool | None = None
+    seen: ContainerSeen = field(metadata=INLINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +128,7 @@ class CardRow:
     node: str
     card: Card = field(metadata=INLINE)
     allotted: Amount
-    used_mib: float | None
-    busy_percent: float | None = None
-    celsius: float | None = None
-    watts: float | None = None
-    outside_mib: float | None = None
-    unattributed_mib: float | None = None
-    sm_source: str = ""
+    seen: CardSeen = field(metadata=INLINE)
     flags: tuple[Flag, ...] = ()
 
     @property
@@ -196,7 +188,8 @@ class TopView:
     @property
     def used_mib(self) -> list[float]:
         """The used memory of each card of which it is known."""
-        return [row.used_mib for row in self.cards if row.used_mib is not None]
+        used = (row.seen.used_mib for row in self.cards)
+        return [mib for mib in used if mib is not None]
 
 
 def order_rows(top: TopView, sort: Sort | None) -> TopView:
@@ -218,7 +211,11 @@ def order_rows(top: TopView, sort: Sort | None) -> TopView:
     cards = [*top.cards]
     pods = sorted(top.pods, key=lambda row: (row.full_name, row.node, row.card))
     if sort not in (None, "name"):
-        cards.sort(key=lambda row: order(row.used_mib, row.busy_percent, row.allotted))
+        cards.sort(
+            key=lambda row: order(
+                row.seen.used_mib, row.seen.busy_percent, row.allotted
+            )
+        )
     if sort != "name":
         pods.sort(key=lambda row: order(row.used_mib, row.sm_percent, row.allotted))
     return replace(top, cards=tuple(cards), pods=tuple(pods))

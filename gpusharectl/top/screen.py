@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import NoReturn, Protocol, Self
+from typing import NoReturn, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -96,20 +96,19 @@ def _typed(view: View, key: str) -> View:
     return view
 
 
-class Keys(Protocol):
-    """Where keys come from; while it is open, the terminal shows none of them."""
+class Keys:
+    """Where keys come from; here from nowhere, as if standard input is no terminal."""
 
-    def __enter__(self) -> object:
-        """Open it."""
-        ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the terminal as it was."""
-        ...
+        pass
 
     def read(self, wait_s: float) -> list[str]:
         """Wait for keys, so long at most; ``eof`` if none can come any more."""
-        ...
+        time.sleep(wait_s)
+        return []
 
 
 _NAMED = {
@@ -150,7 +149,7 @@ def parse_keys(text: str) -> Iterator[str]:
             yield _NAMED.get(key, key if key.isprintable() else "")
 
 
-class Keyboard:
+class Keyboard(Keys):
     """The keys of a terminal, one by one and without an echo."""
 
     def __init__(self, terminal: int) -> None:
@@ -169,13 +168,13 @@ class Keyboard:
             termios.tcsetattr(self._terminal, termios.TCSAFLUSH, self._before)
 
     def read(self, wait_s: float) -> list[str]:
-        """Wait for keys, so long at most; ``eof`` if none can come any more."""
+        """As ``Keys.read``; a key that came in two pieces is one."""
         if not self._waits(wait_s):
             return []
-        found = self._bytes()
-        if found.endswith(b"\x1b") and self._waits(_ESCAPE_S):
-            found += self._bytes()
-        return [*parse_keys(self._decode(found))] if found else ["eof"]
+        pressed_bytes = self._bytes()
+        if pressed_bytes.endswith(b"\x1b") and self._waits(_ESCAPE_S):
+            pressed_bytes += self._bytes()
+        return [*parse_keys(self._decode(pressed_bytes))] if pressed_bytes else ["eof"]
 
     def _waits(self, wait_s: float) -> bool:
         return bool(select.select([self._terminal], [], [], wait_s)[0])
@@ -188,25 +187,10 @@ class Keyboard:
             return b""
 
 
-class NoKeyboard:
-    """Stands for the keys where standard input is no terminal."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def read(self, wait_s: float) -> list[str]:
-        """Wait; no key ever comes."""
-        time.sleep(wait_s)
-        return []
-
-
 def open_keyboard() -> Keys:
     """Return the keys of standard input, or none."""
     terminal = sys.stdin is not None and sys.stdin.isatty()
-    return Keyboard(sys.stdin.fileno()) if terminal else NoKeyboard()
+    return Keyboard(sys.stdin.fileno()) if terminal else Keys()
 
 
 class _Readings:

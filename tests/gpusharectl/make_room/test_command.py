@@ -13,8 +13,7 @@ from gpusharectl.commands import main
 from gpusharectl.cordon import Order, carry_out_order
 from gpusharectl.make_room.command import carry_out_plan
 from gpusharectl.make_room.evict import Eviction
-from gpusharectl.make_room.proposal import Proposal
-from gpusharectl.make_room.render import draw_proposal
+from gpusharectl.make_room.proposal import Proposal, draw_proposal
 from gpusharectl.make_room.situation import read_inputs
 from tests.gpusharectl.golden import assert_as_kept, assert_data_as_kept, drawn
 from tests.gpusharectl.make_room.small_cluster import SmallCluster, split_cluster

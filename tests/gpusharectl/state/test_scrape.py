@@ -133,8 +133,10 @@ def test_what_is_not_on_the_page_is_unknown() -> None:
     use = Use("app", None, 0, idle_s=None)
     shown = Shown("GPU-0", 0, None, None, None, None, None, uses=(use,))
     seen = read_page(page(shown))
-    assert seen.cards == {"GPU-0": CardSeen("GPU-0", "0", sm_source=shown.source)}
-    assert seen.containers == (ContainerSeen("GPU-0", "default", "app", "main", sm=0),)
+    assert seen.cards == {"GPU-0": CardSeen("0", sm_source=shown.source)}
+    assert seen.containers == (
+        ContainerSeen("GPU-0", "default", "app", "main", sm_percent=0, over=False),
+    )
 
 
 def test_what_is_no_number_is_unknown() -> None:
@@ -210,15 +212,17 @@ def test_cards_and_containers() -> None:
     round_ = processes({A: (use(1, 3000, 33), use(2, 200, 1))}, owners)
     found = seen(snapshot(values=VALUES, round_=round_), pods)
     card = found.cards[A]
-    assert (card.used_mib, card.busy, card.celsius, card.watts) == (4000, 40, 60, 99.5)
+    assert (card.used_mib, card.busy_percent) == (4000, 40)
+    assert (card.celsius, card.watts) == (60, 99.5)
     assert (card.unattributed_mib, card.sm_source) == (800, "process-utilization")
-    assert (found.outside_mib(A), found.outside_mib(B)) == (200, None)
+    assert (card.outside_mib, found.cards[B].outside_mib) == (200, None)
     assert found.of_pod("default", "busy", A) == found.of_pod("default", "busy")
     assert found.of_pod("default", "busy", B) == found.of_pod("edge", "busy") == []
-    assert (found.cards[B].used_mib, found.cards[B].busy) == (10, None)
+    assert (found.cards[B].used_mib, found.cards[B].busy_percent) == (10, None)
     (busy,), (idle,) = found.of_pod("default", "busy"), found.of_pod("default", "idle")
-    assert (busy.used_mib, busy.sm, busy.last_busy, busy.over) == (3000, 33, AT, True)
-    assert (idle.used_mib, idle.sm, idle.over) == (0, 0, False)
+    assert (busy.used_mib, busy.sm_percent) == (3000, 33)
+    assert (busy.last_busy, busy.over) == (AT, True)
+    assert (idle.used_mib, idle.sm_percent, idle.over) == (0, 0, False)
     assert found.times["processes"] == AT
     assert (found.failed, found.troubles) == ((), ())
 

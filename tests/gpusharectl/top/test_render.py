@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpushare.domain.model import Amount
+from gpusharectl.state.scrape import CardSeen
 from gpusharectl.state.view import Stay
 from gpusharectl.top.render import (
     WIDTH,
@@ -243,6 +244,6 @@ def test_the_bar_of_a_share(mib: float | None, bar: str) -> None:
 )
 def test_the_bar_of_a_card(mib: float | None, units: int, bar: str) -> None:
     """Used, allotted and not used, used beyond that, free; of ten units."""
-    row = CardRow("n", card(0, 10), Amount(1, units), mib)
+    row = CardRow("n", card(0, 10), Amount(1, units), CardSeen(used_mib=mib))
     assert draw_card_bar(row).plain == bar
     assert len(bar) == WIDTH

@@ -1,8 +1,9 @@
 """top on a terminal: its keys, and what the terminal gets."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Self
 
 import pytest
 from rich.console import Console, ConsoleDimensions, RenderableType
@@ -10,27 +11,28 @@ from rich.text import Text
 
 from gpushare.kube.errors import Unavailable
 from gpusharectl.top.rows import Sort, TopView
-from gpusharectl.top.screen import View, parse_keys, pressed, watch
+from gpusharectl.top.screen import Keys, View, parse_keys, pressed, watch
 from tests.gpusharectl.top_states import top_of
 
 ALTERNATE, BACK = "\x1b[?1049h", "\x1b[?1049l"
 PAGE = 10
 
 
-class FakeKeys:
+class FakeKeys(Keys):
     """Gives keys, or does what happens instead; at the end comes Ctrl-C."""
 
     def __init__(self, *happens: str | Callable[[], object]) -> None:
         self.happens = [*happens]
         self.open = 0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self.open += 1
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.open -= 1
 
-    def read(self, wait_s: float) -> Sequence[str]:
+    def read(self, wait_s: float) -> list[str]:
         assert self.open == 1
         if not self.happens:
             raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.state.read import ClusterState
 from gpusharectl.why.answers import ByClaims, ClaimVerdict, encode_answer
 from gpusharectl.why.claims import explain_claims
-from gpusharectl.why.render import draw_answer
+from gpusharectl.why.command import draw_answer
 from tests.builders import (
     allocation_json,
     bound_json,
