@@ -5,11 +5,9 @@ Milliseconds are shown to be read, not to be compared with those of another mach
 """
 
 import json
-import os
-import platform
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.bindpost import bind
-from bench.burst import burst
+from bench.burst import measure_bursts
 from bench.claims import claims_table
 from bench.curves import curves
-from bench.decision import decisions
 from bench.exporter import exporter_table
-from bench.filtering import ROUNDS, names_table, pods_tables
+from bench.facts import RESULTS, machine_facts
+from bench.filtering import ROUNDS, names_table, pods_tables, time_decisions
 from bench.packing.command import packing
 from bench.plugin import plugin_table
 from bench.preload import preload_table
@@ -32,88 +30,81 @@ from bench.scale import scale
 from bench.webhook import ROUNDS as REVIEWS
 from bench.webhook import webhook_table
 
-RESULTS = Path(__file__).with_name("results")
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A part of ``make bench``: what is said first, the file, what measures."""
+
+    title: str
+    file: str
+    measure: Callable[[Console], dict[str, Any]]
 
 
-def facts() -> dict[str, Any]:
-    """Say when and on what it was measured."""
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-    }
-
-
-def bench_filter(console: Console) -> None:
-    console.print(f"Filter over HTTP, {ROUNDS} calls each, in turns ...")
-    found = facts() | {"filter": names_table(console)} | pods_tables(console)
-    found["decision_us"] = decisions()
+def measure_filter(console: Console) -> dict[str, Any]:
+    """Measure filter over HTTP, and a decision without it."""
+    results = {"filter": names_table(console)} | pods_tables(console)
+    results["decision_us"] = time_decisions()
     table = Table("decision in memory, 8 cards and 30 pods", "µs")
-    for name, took in found["decision_us"].items():
-        table.add_row(name, f"{took:.1f}")
+    for name, took_us in results["decision_us"].items():
+        table.add_row(name, f"{took_us:.1f}")
     console.print(table)
-    write(console, "filter.json", found)
+    return results
 
 
-def bench_webhook(console: Console) -> None:
-    console.print(f"A review over TLS, {REVIEWS} calls each, in turns ...")
-    write(console, "webhook.json", facts() | {"reviews": webhook_table(console)})
-
-
-def bench_plugin(console: Console) -> None:
-    console.print("The device plugin's calls, 320 pods one after another ...")
-    found = facts() | {"calls": plugin_table(console)}
+def measure_plugin(console: Console) -> dict[str, Any]:
+    """Measure the device plugin's calls, and pods that run on a real kubelet."""
+    calls = plugin_table(console)
     console.print("Pods on a real kubelet, in turns (a cluster comes up first) ...")
-    found["running"] = running_table(console)
-    write(console, "deviceplugin.json", found)
+    return {"calls": calls, "running": running_table(console)}
 
 
-def bench_exporter(console: Console) -> None:
-    console.print("The exporter, 8 cards and 100 containers ...")
-    write(console, "exporter.json", facts() | exporter_table(console))
-
-
-def bench_preload(console: Console) -> None:
-    console.print("An allocation and its free, with the preload library, in turns ...")
-    write(console, "preload.json", facts() | preload_table(console))
-
-
-def bench_claims(console: Console) -> None:
-    console.print("ResourceClaims beside classic pods, in turns ...")
-    write(console, "claims.json", facts() | claims_table(console))
-
-
-BENCHES: dict[str, Callable[[Console], None]] = {
-    "filter": bench_filter,
-    "webhook": bench_webhook,
-    "plugin": bench_plugin,
-    "exporter": bench_exporter,
-    "preload": bench_preload,
-    "claims": bench_claims,
+BENCHES = {
+    "filter": Bench(
+        f"Filter over HTTP, {ROUNDS} calls each, in turns ...",
+        "filter.json",
+        measure_filter,
+    ),
+    "webhook": Bench(
+        f"A review over TLS, {REVIEWS} calls each, in turns ...",
+        "webhook.json",
+        lambda console: {"reviews": webhook_table(console)},
+    ),
+    "plugin": Bench(
+        "The device plugin's calls, 320 pods one after another ...",
+        "deviceplugin.json",
+        measure_plugin,
+    ),
+    "exporter": Bench(
+        "The exporter, 8 cards and 100 containers ...", "exporter.json", exporter_table
+    ),
+    "preload": Bench(
+        "An allocation and its free, with the preload library, in turns ...",
+        "preload.json",
+        preload_table,
+    ),
+    "claims": Bench(
+        "ResourceClaims beside classic pods, in turns ...", "claims.json", claims_table
+    ),
 }
 
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(BENCHES)))
-def some(names: tuple[str, ...]) -> None:
+def measure(names: tuple[str, ...]) -> None:
     """Measure these, or all of them: show the figures and write them down."""
     console = Console(width=100)
-    for name in names or BENCHES:
-        BENCHES[name](console)
-
-
-def write(console: Console, name: str, found: dict[str, Any]) -> None:
-    """Keep what was measured."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / name
-    path.write_text(json.dumps(found, indent=2) + "\n")
-    console.print(f"Written to {path.relative_to(Path.cwd())}")
+    for bench in (BENCHES[name] for name in names or BENCHES):
+        console.print(bench.title)
+        results = machine_facts() | bench.measure(console)
+        path = RESULTS / bench.file
+        path.write_text(json.dumps(results, indent=2) + "\n")
+        console.print(f"Written to {path.relative_to(Path.cwd())}")
 
 
 ALONE: dict[str, click.Command] = {
     "packing": packing,
     "curves": curves,
-    "burst": burst,
+    "burst": measure_bursts,
     "scale": scale,
     "bind": bind,
 }
@@ -122,4 +113,4 @@ ALONE: dict[str, click.Command] = {
 if __name__ == "__main__":
     if command := ALONE.get("".join(sys.argv[1:2])):
         command(sys.argv[2:], prog_name=f"python -m bench {sys.argv[1]}")
-    some(prog_name="python -m bench")
+    measure(prog_name="python -m bench")

@@ -9,29 +9,33 @@ Running on a real kubelet, both ways, where a cluster can be had.
 import base64
 import itertools
 import os
-import random
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
 import yaml
 from rich.console import Console
 from rich.table import Table
 
-from bench.client import Timing
-from bench.running import add_two_cards, in_turns, site_of_one_node
-from bench.server import CARDS, ECHO, UNITS
-from bench.serving import wait_ready
-from bench.stage import FAST, cpu_s, facts, stage
-from bench.webhook import TlsLine, prepared
+from bench.client import (
+    Line,
+    Timing,
+    format_ms,
+    prepare_post,
+    time_call,
+    time_in_turns,
+    times_table,
+)
+from bench.facts import cpu_s
+from bench.running import add_two_cards, site_of_one_node, time_until_running
+from bench.server import CARDS, ECHO, UNITS, node_name
+from bench.serving import serve_extender
+from bench.stage import FAST, plane_facts, stage
 from deviceplugin.dra.slices import build_slices, slice_devices
 from gpushare.addresses import find_free_address
 from gpushare.domain.model import UNIT_MIB, Amount, Card, CardUUID
@@ -48,7 +52,7 @@ from tests.testbed.credentials import grant
 from tests.testbed.kubeadm import why_not
 from tests.testbed.kubeadm.files import CDI_OF_CLAIMS
 from tests.testbed.manifests import FOLDER, documents, rights
-from tests.testbed.objects import read_pod
+from tests.testbed.objects import post_pod, read_pod
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
@@ -64,6 +68,7 @@ _DRIVER = "vcuda.baidu.com"
 _UNASKED = "bench-unasked"
 """Label and name of the namespace whose claims the API server asks nobody about."""
 _ASKED = "default"
+_PATH = "/claims"
 _CLAIM = "by a claim"
 _CLASSIC = "classic"
 _NO_ARBITER = "by a claim, no arbiter"
@@ -73,91 +78,66 @@ _LOOK_S = 0.002
 
 def claims_table(console: Console) -> dict[str, Any]:
     """Measure all three, and show."""
-    found: dict[str, Any] = {"load": round(os.getloadavg()[0], 1)}
-    found["reviews"] = reviews_table(console)
-    found |= bound_table(console)
-    return found | {"running": running_claims_table(console)}
+    load = round(os.getloadavg()[0], 1)
+    results = {"load": load, "reviews": reviews_table(console)}
+    results |= bound_table(console)
+    return results | {"running": running_claims_table(console)}
 
 
 def reviews_table(console: Console) -> dict[str, Any]:
     """Ask the arbiter about claims that fit and one that does not, beside the echo."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        held = certificates(Path(name) / "tls")
-        with _arbiter(held) as (port, worker), closing(_line(port, held)) as line:
-            timed, cpu = _asked(line, worker)
-    rows = {what: timing.as_ms() for what, timing in timed.items()}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        tls = certificates(Path(folder) / "tls")
+        listen = find_free_address()
+        settings = {
+            "GPUSHARE_CLAIMS_LISTEN": str(listen),
+            "GPUSHARE_CLAIMS_TLS_CERT": tls.path("server.crt"),
+            "GPUSHARE_CLAIMS_TLS_KEY": tls.path("server.key"),
+            "GPUSHARE_LOG_LEVEL": "ERROR",
+        }
+        with (
+            serve_extender(_NODES, settings=settings) as served,
+            closing(Line(listen.port, tls.client(None))) as line,
+        ):
+            timings, cpu = _ask(line, served.worker)
+    rows = {what: timing.as_ms() for what, timing in timings.items()}
     echo = rows["echo"]["p50"]
+    table = Table("review", "p50 / p95 / p99 ms", "CPU ms", "x echo")
     for what, row in rows.items():
         row["ratio"] = round(row["p50"] / echo, 3)
         row["cpu_ms"] = round(cpu[what] * 1000, 3)
-    table = Table("review", "p50 / p95 / p99 ms", "CPU ms", "x echo")
-    for what, row in rows.items():
-        shown = "{p50:.2f} / {p95:.2f} / {p99:.2f}".format(**row)
-        table.add_row(what, shown, f"{row['cpu_ms']:.2f}", f"{row['ratio']:.2f}")
+        ratio = f"{row['ratio']:.2f}"
+        table.add_row(what, format_ms(row), f"{row['cpu_ms']:.2f}", ratio)
     console.print(table)
     return rows
 
 
-@contextmanager
-def _arbiter(held: Certificates) -> Iterator[tuple[int, int]]:
-    """Run the extender; gives the port of reviews, and the worker."""
-    inner, public, claims = (find_free_address() for _ in range(3))
-    environment = os.environ | {
-        "BENCH_NODES": str(_NODES),
-        "GPUSHARE_LISTEN": str(inner),
-        "GPUSHARE_PUBLIC_LISTEN": str(public),
-        "GPUSHARE_CLAIMS_LISTEN": str(claims),
-        "GPUSHARE_CLAIMS_TLS_CERT": held.path("server.crt"),
-        "GPUSHARE_CLAIMS_TLS_KEY": held.path("server.key"),
-        "GPUSHARE_LOG_LEVEL": "ERROR",
-    }
-    command = [sys.executable, *["-m", "gunicorn", "--config"]]
-    command += ["python:bench.gunicorn_conf", "bench.claims_server:build()"]
-    child = subprocess.Popen(command, env=environment)
-    try:
-        wait_ready(child, public.port)
-        listed = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text()
-        yield claims.port, int(listed.split()[0])
-    finally:
-        child.send_signal(signal.SIGTERM)
-        child.wait()
-
-
-def _line(port: int, held: Certificates) -> TlsLine:
-    return TlsLine(port, held.client(None))
-
-
-def _asked(line: TlsLine, worker: int) -> tuple[dict[str, Timing], dict[str, float]]:
+def _ask(line: Line, worker: int) -> tuple[dict[str, Timing], dict[str, float]]:
     """Time each kind in turns; then the CPU seconds of one, from many in a row."""
     numbers = itertools.count()
-    kinds: dict[str, Callable[[], bytes]] = {
-        "echo": lambda: _question(ECHO, next(numbers), 1),
-        "reserved": lambda: _question("/claims", next(numbers), 1),
-        "denied": lambda: _question("/claims", next(numbers), UNITS + 1),
-    }
-    taken: dict[str, list[float]] = {what: [] for what in kinds}
-    draw, order = random.Random(REVIEWS), list(kinds.items())
-    for _ in range(REVIEWS):
-        draw.shuffle(order)
-        for what, question in order:
-            request = question()
-            began = time.perf_counter()
-            line.post(request)
-            taken[what].append(time.perf_counter() - began)
+    kinds = {"echo": (ECHO, 1), "reserved": (_PATH, 1), "denied": (_PATH, UNITS + 1)}
+
+    def post_another(path: str, units: int) -> float:
+        request = _review_request(path, next(numbers), units)
+        return time_call(partial(line.post, request))
+
+    ways = {what: partial(post_another, *kind) for what, kind in kinds.items()}
+    timings = time_in_turns(ways, REVIEWS, warm_up=0)
     cpu: dict[str, float] = {}
-    for what, question in kinds.items():
-        requests = [question() for _ in range(REVIEWS_FOR_CPU)]
+    for what, (path, units) in kinds.items():
+        requests = [
+            _review_request(path, next(numbers), units) for _ in range(REVIEWS_FOR_CPU)
+        ]
         before = cpu_s(worker)
         for request in requests:
             line.post(request)
         cpu[what] = (cpu_s(worker) - before) / REVIEWS_FOR_CPU
-    timed = {what: Timing(tuple(sorted(each))) for what, each in taken.items()}
-    return timed, cpu
+    return timings, cpu
 
 
-def _question(path: str, number: int, units: int) -> bytes:
+def _review_request(path: str, number: int, units: int) -> bytes:
     """Write a review of a claim of its own, on the cards in turn."""
-    node, card = f"node-{number % _NODES}", number // _NODES % CARDS
+    node, card = node_name(number % _NODES), number // _NODES % CARDS
     name = f"claim-{number}"
     body: Json = {
         "apiVersion": "resource.k8s.io/v1",
@@ -171,7 +151,7 @@ def _question(path: str, number: int, units: int) -> bytes:
         "spec": _claim_spec(units),
         "status": {"allocation": _allocation(f"GPU-{node}-{card}", node, units)},
     }
-    return prepared(path, orjson.dumps(review(body)))
+    return prepare_post(path, review(body))
 
 
 def _allocation(uuid: str, node: str, units: int) -> Json:
@@ -209,31 +189,27 @@ class Scene:
             "spec": _claim_spec(2),
         }
         self.world.rest.must("POST", _claims_of(namespace), claim)
-        made = there.pod(name)
-        made["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": name}]
-        made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "card"}]
-        return made
+        body = there.pod(name)
+        body["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": name}]
+        body["spec"]["containers"][0]["resources"]["claims"] = [{"name": "card"}]
+        return body
 
     def until_bound(self, pods: Sequence[Json]) -> None:
         """Create pods, and wait until all are bound."""
-        for one in post_all(self.world, pods) if len(pods) > 1 else self._one(pods[0]):
-            while not node_of(read_pod(self.world.rest, one)):
+        rest = self.world.rest
+        posted = post_all(self.world, pods) if pods[1:] else [post_pod(rest, pods[0])]
+        for created in posted:
+            while not node_of(read_pod(rest, created)):
                 time.sleep(_LOOK_S)
-
-    def _one(self, body: Json) -> Sequence[Json]:
-        metadata = body["metadata"]
-        path = f"/api/v1/namespaces/{metadata['namespace']}/pods"
-        return [self.world.rest.must("POST", path, body)]
 
     def clear(self, way: str, pods: Sequence[Json]) -> None:
         """Remove pods and their claims, and wait until the ledger knows."""
-        for one in pods:
-            self.world.delete(one)
+        for created in pods:
+            self.world.delete(created)
             if way != _CLASSIC:
-                namespace = one["metadata"]["namespace"]
-                _remove_claim(
-                    self.world, f"{_claims_of(namespace)}/{one['metadata']['name']}"
-                )
+                metadata = created["metadata"]
+                path = f"{_claims_of(metadata['namespace'])}/{metadata['name']}"
+                _remove_claim(self.world, path)
         wait_until(self._is_empty, "an empty ledger", 60, every_s=0.05)
 
     def _is_empty(self) -> bool:
@@ -256,66 +232,65 @@ def _remove_claim(world: World, path: str) -> None:
 def bound_table(console: Console) -> dict[str, Any]:
     """Time pods until they are bound, and add up the extender's CPU for them."""
     ways = (_CLASSIC, _CLAIM, _NO_ARBITER)
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        held = certificates(Path(name) / "tls")
-        with stage() as plane, _scene(plane, held) as scene:
-            on = facts(plane)
-            taken = _one_by_one(scene, ways)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        tls = certificates(Path(folder) / "tls")
+        with stage() as plane, _scene(plane, tls) as scene:
+            kubernetes = plane_facts(plane)["kubernetes"]
+            timings = _one_by_one(scene, ways)
             cpu = _in_bursts(scene, ways)
-    timed = {way: Timing(tuple(sorted(taken[way]))).as_ms() for way in ways}
-    rows = {way: timed[way] | {"cpu_ms": cpu[way]} for way in ways}
+    rows = {way: timings[way].as_ms() | {"cpu_ms": cpu[way]} for way in ways}
     table = Table("from create to bound", "p50 / p95 / p99 ms", "extender's CPU ms")
     for way, row in rows.items():
-        shown = "{p50:.1f} / {p95:.1f} / {p99:.1f}".format(**row)
-        table.add_row(way, shown, f"{row['cpu_ms']:.2f}")
+        table.add_row(way, format_ms(row, 1), f"{row['cpu_ms']:.2f}")
     console.print(table)
+    p50 = {way: row["p50"] for way, row in rows.items()}
     return {
-        "kubernetes": on["kubernetes"],
+        "kubernetes": kubernetes,
         "bound": rows,
         "arbiter": {
-            "more_ms": round(timed[_CLAIM]["p50"] - timed[_NO_ARBITER]["p50"], 2),
+            "more_ms": round(p50[_CLAIM] - p50[_NO_ARBITER], 2),
             "more_cpu_ms": round(cpu[_CLAIM] - cpu[_NO_ARBITER], 3),
         },
         "ratio": {
-            "bound": round(timed[_CLAIM]["p50"] / timed[_CLASSIC]["p50"], 3),
+            "bound": round(p50[_CLAIM] / p50[_CLASSIC], 3),
             "cpu": round(cpu[_CLAIM] / cpu[_CLASSIC], 3),
         },
     }
 
 
 @contextmanager
-def _scene(plane: ControlPlane, held: Certificates) -> Iterator[Scene]:
+def _scene(plane: ControlPlane, tls: Certificates) -> Iterator[Scene]:
     """Run extender, arbiter and kube-scheduler, and offer the cards of some nodes."""
     listen = find_free_address()
     settings = {
         "CLAIMS_LISTEN": str(listen),
-        "CLAIMS_TLS_CERT": held.path("server.crt"),
-        "CLAIMS_TLS_KEY": held.path("server.key"),
+        "CLAIMS_TLS_CERT": tls.path("server.crt"),
+        "CLAIMS_TLS_KEY": tls.path("server.key"),
     }
     for body in documents("dra/device-class.yaml"):
         plane.rest.must("POST", f"{_API}/deviceclasses", body)
     unasked = {"metadata": {"name": _UNASKED, "labels": {_UNASKED: "true"}}}
     plane.rest.must("POST", "/api/v1/namespaces", unasked)
     with beside(plane, scheduler=FAST, **settings) as world:
-        plane.rest.must("POST", _HOOKS, _hook(listen.port, held))
+        plane.rest.must("POST", _HOOKS, _hook(listen.port, tls))
         for number in range(_NODES):
             _offer(world, f"node-{number}")
         (worker,) = world.extender.workers()
         yield Scene(world, worker)
 
 
-def _hook(port: int, held: Certificates) -> Json:
+def _hook(port: int, tls: Certificates) -> Json:
     """Return what we ship, with this port and authority, and one namespace left out."""
     (hook,) = documents("dra/webhook.yaml")
-    (one,) = hook["webhooks"]
-    one["clientConfig"] = {
+    (webhook,) = hook["webhooks"]
+    webhook["clientConfig"] = {
         "url": f"https://localhost:{port}/claims",
-        "caBundle": base64.b64encode(held.read()["ca.crt"]).decode(),
+        "caBundle": base64.b64encode(tls.read()["ca.crt"]).decode(),
     }
-    asked = {"key": _UNASKED, "operator": "DoesNotExist"}
-    one["namespaceSelector"] = {"matchExpressions": [asked]}
-    found: Json = hook
-    return found
+    unasked = {"key": _UNASKED, "operator": "DoesNotExist"}
+    webhook["namespaceSelector"] = {"matchExpressions": [unasked]}
+    body: Json = hook
+    return body
 
 
 def _offer(world: World, node: str) -> None:
@@ -328,19 +303,17 @@ def _offer(world: World, node: str) -> None:
         world.rest.must("POST", f"{_API}/resourceslices", body)
 
 
-def _one_by_one(scene: Scene, ways: Sequence[str]) -> Mapping[str, list[float]]:
+def _one_by_one(scene: Scene, ways: Sequence[str]) -> dict[str, Timing]:
     """Time single pods in turns; the first of each warms up."""
-    taken: dict[str, list[float]] = {way: [] for way in ways}
-    for number in range(PODS + 1):
-        for way in ways[:: -1 if number % 2 else 1]:
-            body = scene.prepare(way, f"one-{number}-{ways.index(way)}")
-            began = time.perf_counter()
-            scene.until_bound([body])
-            took = time.perf_counter() - began
-            scene.clear(way, [body])
-            if number:
-                taken[way].append(took)
-    return taken
+    numbers = itertools.count()
+
+    def bind_another(way: str) -> float:
+        pods = [scene.prepare(way, f"one-{next(numbers)}")]
+        took_s = time_call(partial(scene.until_bound, pods))
+        scene.clear(way, pods)
+        return took_s
+
+    return time_in_turns({way: partial(bind_another, way) for way in ways}, PODS)
 
 
 def _in_bursts(scene: Scene, ways: Sequence[str]) -> Mapping[str, float]:
@@ -363,21 +336,18 @@ def running_claims_table(console: Console) -> dict[str, Any] | None:
         console.print(f"From create to Running: not measured, {missing}")
         return None
     using = container("main", resources={"claims": [{"name": "card"}]})
-    asked = {"name": "card", "resourceClaimTemplateName": "vcuda-m4-c1"}
+    claim = {"name": "card", "resourceClaimTemplateName": "vcuda-m4-c1"}
     bodies = {
         _CLASSIC: pod("classic", container("main", 4, 1)),
-        _CLAIM: pod("claimed", using, resourceClaims=[asked]),
+        _CLAIM: pod("claimed", using, resourceClaims=[claim]),
     }
     with site_of_one_node() as site:
         _switch_on(site)
-        taken = in_turns(site.cluster.rest, bodies, RUNNING)
-    timed = {way: timing.as_ms() for way, timing in taken.items()}
-    table = Table("from create to Running, real kubelet", "p50 / p95 / p99 ms")
-    for way, row in timed.items():
-        table.add_row(way, "{p50:.0f} / {p95:.0f} / {p99:.0f}".format(**row))
-    console.print(table)
-    ratio = round(timed[_CLAIM]["p50"] / timed[_CLASSIC]["p50"], 3)
-    return timed | {"ratio": ratio}
+        timings = time_until_running(site.cluster.rest, bodies, RUNNING)
+    console.print(times_table("from create to Running, real kubelet", timings, 0))
+    times = {way: took.as_ms() for way, took in timings.items()}
+    ratio = round(times[_CLAIM]["p50"] / times[_CLASSIC]["p50"], 3)
+    return times | {"ratio": ratio}
 
 
 def _switch_on(site: Site) -> None:

@@ -11,18 +11,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from bench.placed import placement_text
+from bench.server import node_name
 from bench.stage import node_body
-from gpushare.domain.model import (
-    Amount,
-    CardUUID,
-    ContainerAmount,
-    NodeName,
-    Placement,
-    PodRef,
-    PodUID,
-    Share,
-)
-from gpushare.kube.annotations import encode_placement
+from gpushare.domain.model import Amount
+from gpushare.kube.names import PLACEMENT
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import pod, pod_path, post_pod, set_running
 from tests.testbed.rest import Json, Rest
@@ -32,9 +25,7 @@ CARDS = 8
 PODS = "/registry/pods/default"
 NODE = "template-node"
 POD = "template-pod"
-PLACEMENT = "baidu.com/vcuda-placement"
 AT_ONCE: Json = {"gracePeriodSeconds": 0}
-_AT = "2026-01-01T00:00:00.000Z"
 _SMALL = Amount(1, 4)
 _CACHED = "/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName=node-00000"
 _FULL_S = 180.0
@@ -54,23 +45,10 @@ class Template:
     pod_uid: str
 
 
-def node_name(number: int) -> str:
-    """Name a node of the crowd."""
-    return f"node-{number:05d}"
-
-
-def placement(made: Json, node: str, card: str, amount: Amount) -> str:
-    """Write what the extender writes of a pod on one card."""
-    metadata = made["metadata"]
-    ref = PodRef(PodUID(metadata["uid"]), metadata["namespace"], metadata["name"])
-    share = Share(CardUUID(card), amount, (ContainerAmount("main", amount),))
-    return encode_placement(Placement(ref, NodeName(node), (share,)), _AT)
-
-
 def bind(rest: Rest, made: Json, node: str, card: str, amount: Amount) -> None:
     """Bind a pod as the extender does: node and placement in one write."""
     name = made["metadata"]["name"]
-    annotations = {PLACEMENT: placement(made, node, card, amount)}
+    annotations = {PLACEMENT: placement_text(made, node, card, amount)}
     binding = {
         "metadata": {"name": name, "annotations": annotations},
         "target": {"kind": "Node", "name": node},

@@ -7,7 +7,7 @@ exporter's imports alone.
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Event, Thread
 
@@ -15,23 +15,14 @@ from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from bench.placed import create_placed_pod
 from bench.plugin_server import NODE
 from exporter.run import run_exporter
 from exporter.settings import ExporterSettings
 from exporter.telemetry.nvml import NvmlTelemetry
 from gpushare.cards.nvml_cards import NvmlCards
-from gpushare.domain.model import (
-    Amount,
-    CardUUID,
-    ContainerAmount,
-    Placement,
-    PodRef,
-    PodUID,
-    Share,
-)
-from gpushare.kube import names
-from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Json, Kind, PodTarget
+from gpushare.domain.model import CardUUID
+from gpushare.kube.cluster import Kind
 from gpushare.settings import Address
 from gpusharectl.demo.fakeapi.cluster import Embedded
 
@@ -58,31 +49,23 @@ def container_id(number: int) -> str:
     return f"{number:064x}"
 
 
-def cluster(cards: list[CardUUID]) -> Embedded:
+def make_cluster(cards: Sequence[CardUUID]) -> Embedded:
     """Make a cluster of one node, its pods bound, placed and running."""
-    made = Embedded()
-    made.create(Kind.NODES, {"metadata": {"name": NODE}})
+    cluster = Embedded()
+    cluster.create(Kind.NODES, {"metadata": {"name": NODE}})
     for number in range(CONTAINERS):
-        name = f"pod-{number:03d}"
-        uid = PodUID(made.create(Kind.PODS, pod(number, name))["metadata"]["uid"])
-        amount = Amount(1, UNITS)
         card = cards[number % len(cards)]
-        share = Share(card, amount, (ContainerAmount("main", amount),))
-        placed = Placement(PodRef(uid, "default", name), NODE, (share,))
-        annotations = {names.PLACEMENT: encode_placement(placed, "")}
-        made.bind(PodTarget("default", name, uid), NODE, annotations, timeout_s=1)
-    return made
-
-
-def pod(number: int, name: str) -> Json:
-    """A pod of one container, which runs."""
-    asked = {names.CORE: "1", names.MEMORY: str(UNITS)}
-    status = {"name": "main", "containerID": f"containerd://{container_id(number)}"}
-    return {
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"containers": [{"name": "main", "resources": {"limits": asked}}]},
-        "status": {"phase": "Running", "containerStatuses": [status]},
-    }
+        pod = create_placed_pod(cluster, f"pod-{number:03d}", NODE, card, UNITS)
+        container = f"containerd://{container_id(number)}"
+        status = {"name": "main", "containerID": container}
+        cluster.patch(
+            Kind.PODS,
+            "default",
+            pod["metadata"]["name"],
+            {"status": {"phase": "Running", "containerStatuses": [status]}},
+            subresource="status",
+        )
+    return cluster
 
 
 def write_proc(folder: Path, uids: Iterator[str]) -> None:
@@ -100,8 +83,8 @@ def export(folder: Path, port: int) -> int:
     """Serve until standard input ends."""
     telemetry = NvmlTelemetry(NvmlCards())
     cards = [card.uuid for card in telemetry.cards().cards]
-    made = cluster(cards)
-    pods = made.list_page(Kind.PODS, limit=CONTAINERS).items
+    cluster = make_cluster(cards)
+    pods = cluster.list_page(Kind.PODS, limit=CONTAINERS).items
     by_name = sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
     write_proc(folder, (pod["metadata"]["uid"] for pod in by_name))
     settings = ExporterSettings(
@@ -114,7 +97,7 @@ def export(folder: Path, port: int) -> int:
     )
     stop = Event()
     Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
-    return run_exporter(settings, telemetry, made, stop)
+    return run_exporter(settings, telemetry, cluster, stop)
 
 
 def main() -> int:

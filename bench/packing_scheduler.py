@@ -4,22 +4,22 @@ Every n-th node of the public trace is posted to a real API server, and pods of 
 trace arrive one after another, as ``bench.packing.trace`` has it. A real
 kube-scheduler places them with the real extender beside it; those without cards it
 places alone, since no extender is asked for them. The same pods in the same order are
-placed in memory by ``schedule()``, where the policy places those without cards, too.
+placed in memory by the simulator, where the policy places those without cards, too.
 """
 
 import json
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
+from bench.curves import replay_list
+from bench.facts import RESULTS, machine_facts
 from bench.packing.trace import (
     FOLDER_VARIABLE,
     TRACE_FOLDER,
@@ -30,25 +30,9 @@ from bench.packing.trace import (
     TracePod,
     read_trace,
 )
-from gpushare.domain.frag.policy import Packer
-from gpushare.domain.hosts import Hosts
-from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import (
-    CORES_PER_CARD,
-    Amount,
-    Card,
-    CardUUID,
-    Claim,
-    ContainerAmount,
-    HostAmount,
-    NodeName,
-    Placement,
-    PodRef,
-    PodRequest,
-    PodUID,
-)
-from gpushare.domain.placement import schedule
-from gpushare.domain.policies import Policy, PolicyChoice
+from gpushare.domain.model import CORES_PER_CARD, Amount, Card, CardUUID
+from gpushare.domain.policies import PolicyChoice
+from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
 from tests.controlplane.extender import USER, extender
 from tests.testbed.binaries import cache_folder, ensure_binaries
@@ -66,9 +50,7 @@ from tests.testbed.rest import Json, Rest
 from tests.testbed.scheduler import SchedulerSettings
 from tests.testbed.waiting import wait_until
 
-RESULT = Path(__file__).parent / "results" / "packing_scheduler.json"
 LOADS = (100, 130)
-CARDS = "baidu.com/vcuda-cards"
 MOST_ALLOCATED = {
     "pluginConfig": [
         {
@@ -122,34 +104,6 @@ def cards_of(node: TraceNode) -> list[Card]:
     ]
 
 
-def in_memory(trace: Trace, pods: Sequence[TracePod], policy_name: str) -> Meter:
-    """Place the pods by the product's decision alone."""
-    ledger, hosts = Ledger(), Hosts()
-    packer = Packer(ledger, hosts)
-    policy = PolicyChoice(policy_name, packer=packer).policy(None)
-    assert isinstance(policy, Policy)
-    for node in trace.nodes:
-        name = NodeName(node.name)
-        ledger.set_cards(name, cards_of(node))
-        hosts.set_allocatable(name, HostAmount(node.cpu_milli, node.memory_mib))
-    meter = Meter(trace.capacity)
-    for number, pod in enumerate(pods):
-        amount, host = asked(pod), HostAmount(pod.cpu_milli, pod.memory_mib)
-        claims = (Claim(amount, (ContainerAmount("main", amount),)),) if amount else ()
-        ref = PodRef(PodUID(f"{number}"), "default", pod.name)
-        request = PodRequest(ref, claims, host=host)
-        packer.see(request)
-        if packer.due:
-            packer.learn()
-        room = (node for node in ledger.nodes() if host.fits(hosts.free(node.name)))
-        found = schedule(request, room, policy)
-        if isinstance(found, Placement):
-            ledger.record(found)
-            hosts.hold(ref.uid, found.node, host)
-        meter.arrived(pod.demand, placed=isinstance(found, Placement))
-    return meter
-
-
 def on_kube_scheduler(
     plane: ControlPlane, trace: Trace, pods: Sequence[TracePod], run: Run
 ) -> Meter:
@@ -192,7 +146,7 @@ def post(rest: Rest, node: TraceNode) -> None:
         pods=1000,
         units=WHOLE * node.cards,
         cores=CORES_PER_CARD * node.cards,
-        annotations={CARDS: encode_cards(cards_of(node))},
+        annotations={names.CARDS: encode_cards(cards_of(node))},
     )
 
 
@@ -247,28 +201,30 @@ def decided(rest: Rest, pod: Json) -> bool:
     envvar=FOLDER_VARIABLE,
     default=TRACE_FOLDER,
 )
-@click.option("--output", type=click.Path(path_type=Path), default=RESULT)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=RESULTS / "packing_scheduler.json",
+)
 def main(every: int, pod_list: str, seed: int, trace_dir: Path, output: Path) -> None:
     """Replay the slice in all ways, and write what came out as JSON."""
     whole = read_trace(trace_dir, pod_list)
     trace = Trace(whole.nodes[::every], whole.pods)
     pods = trace.arrivals(seed)
-    found: dict[str, Any] = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
+    results: dict[str, Any] = {
+        **machine_facts(),
         "list": pod_list,
         "seed": seed,
         "nodes": len(trace.nodes),
         "cards": trace.capacity // WHOLE,
         "pods": len(pods),
         "in_memory": {
-            policy: shares(in_memory(trace, pods, policy))
+            policy: shares(replay_list(trace, pod_list, seed, PolicyChoice(policy)))
             for policy in ("frag", "best-fit", "first-fit")
         },
     }
-    click.echo(json.dumps(found))
-    found["kube_scheduler"] = {}
+    click.echo(json.dumps(results))
+    results["kube_scheduler"] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         binaries = ensure_binaries(cache_folder(os.environ))
         with ControlPlane(binaries, Path(folder) / "plane", users=[USER]) as plane:
@@ -276,18 +232,15 @@ def main(every: int, pod_list: str, seed: int, trace_dir: Path, output: Path) ->
                 began = time.monotonic()
                 got = shares(on_kube_scheduler(plane, trace, pods, run))
                 took_s = round(time.monotonic() - began, 1)
-                found["kube_scheduler"][run.name] = got | {"took_s": took_s}
+                results["kube_scheduler"][run.name] = got | {"took_s": took_s}
                 click.echo(f"{run.name}: {got}, {took_s} s")
-                output.write_text(json.dumps(found, indent=2) + "\n")
+                output.write_text(json.dumps(results, indent=2) + "\n")
 
 
 def shares(meter: Meter) -> dict[str, float | None]:
     """Give the allocated share in percent at each load."""
-    found = {str(load): meter.share(load) for load in LOADS}
-    return {
-        load: None if share is None else round(share, 2)
-        for load, share in found.items()
-    }
+    by_load = {str(load): meter.share(load) for load in LOADS}
+    return {load: share and round(share, 2) for load, share in by_load.items()}
 
 
 if __name__ == "__main__":

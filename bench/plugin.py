@@ -17,13 +17,12 @@ from typing import Any
 
 import grpc
 from rich.console import Console
-from rich.table import Table
 
-from bench.client import Timing
+from bench.client import Timing, times_table
 from bench.plugin_server import POD_UNITS, PODS, pod_name
 from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpushare.kube.proto import podresources_pb2 as held_pb
+from gpushare.kube.proto import podresources_pb2 as podresources_pb
 from gpushare.kubelet.services import (
     DEVICE_PLUGIN,
     POD_RESOURCES,
@@ -43,7 +42,7 @@ class Kubelet:
     def __init__(self) -> None:
         self.endpoints: dict[str, str] = {}
         self.both = Event()
-        self.listed = held_pb.ListPodResourcesResponse()
+        self.listed = podresources_pb.ListPodResourcesResponse()
 
     def Register(self, request: Any, context: Any) -> Any:  # noqa: ANN401, ARG002, N802
         self.endpoints[request.resource_name] = request.endpoint
@@ -57,8 +56,8 @@ class Kubelet:
     def Get(self, request: Any, context: Any) -> Any:  # noqa: ANN401, ARG002, N802
         for pod in reversed(self.listed.pod_resources):
             if pod.name == request.pod_name:
-                return held_pb.GetPodResourcesResponse(pod_resources=pod)
-        return held_pb.GetPodResourcesResponse()
+                return podresources_pb.GetPodResourcesResponse(pod_resources=pod)
+        return podresources_pb.GetPodResourcesResponse()
 
     def admit(self, name: str) -> None:
         """Begin a pod's turn: it is listed, and holds nothing yet."""
@@ -68,8 +67,8 @@ class Kubelet:
     def give(self, resource: str, ids: Sequence[str]) -> None:
         """Write down what the pod whose turn it is holds, one entry an id."""
         container = self.listed.pod_resources[-1].containers[0]
-        for one in ids:
-            container.devices.add(resource_name=resource, device_ids=[one])
+        for device in ids:
+            container.devices.add(resource_name=resource, device_ids=[device])
 
 
 def plugin_table(console: Console) -> dict[str, Any]:
@@ -87,20 +86,15 @@ def plugin_table(console: Console) -> dict[str, Any]:
             for resource, ids in given.items():
                 kubelet.give(resource, ids)
             for resource, ids in given.items():
-                asked = pb.PreStartContainerRequest(devices_ids=ids)
-                timed(
-                    took["PreStartContainer"], stubs[resource].PreStartContainer, asked
-                )
-                timed(took["empty"], stubs[resource].GetDevicePluginOptions, pb.Empty())
-    timings = {call: Timing(tuple(sorted(all_of))) for call, all_of in took.items()}
-    empty = timings["empty"].percentile(0.5)
-    table = Table("device plugin, 8 x 560 units", "p50 / p95 / p99 / max ms", "x empty")
-    for call, timing in timings.items():
-        shown = "{p50:.2f} / {p95:.2f} / {p99:.2f} / {max:.2f}".format(**timing.as_ms())
-        table.add_row(call, shown, f"{timing.percentile(0.5) / empty:.1f}")
-    console.print(table)
+                stub = stubs[resource]
+                starting = pb.PreStartContainerRequest(devices_ids=ids)
+                call_timed(took["PreStartContainer"], stub.PreStartContainer, starting)
+                call_timed(took["empty"], stub.GetDevicePluginOptions, pb.Empty())
+    timings = {call: Timing.of(seconds) for call, seconds in took.items()}
+    empty_s = timings["empty"].percentile(0.5)
+    console.print(times_table("device plugin, 8 x 560 units", timings))
     return {
-        call: timing.as_ms() | {"ratio": round(timing.percentile(0.5) / empty, 2)}
+        call: timing.as_ms() | {"ratio": round(timing.percentile(0.5) / empty_s, 2)}
         for call, timing in timings.items()
     }
 
@@ -112,24 +106,26 @@ def allocate(
     took: dict[str, list[float]],
 ) -> list[str]:
     """Ask for one container's devices, as kubelet does, and take them."""
-    one = pb.ContainerPreferredAllocationRequest(
+    request = pb.ContainerPreferredAllocationRequest(
         available_deviceIDs=sorted(free), allocation_size=COUNTS[resource]
     )
-    asked = pb.PreferredAllocationRequest(container_requests=[one])
-    answer = timed(took["GetPreferredAllocation"], stub.GetPreferredAllocation, asked)
+    preferred = pb.PreferredAllocationRequest(container_requests=[request])
+    answer = call_timed(
+        took["GetPreferredAllocation"], stub.GetPreferredAllocation, preferred
+    )
     ids = list(answer.container_responses[0].deviceIDs)
     wanted = pb.AllocateRequest(
         container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)]
     )
-    timed(took["Allocate"], stub.Allocate, wanted)
+    call_timed(took["Allocate"], stub.Allocate, wanted)
     free.difference_update(ids)
     return ids
 
 
-def timed(took: list[float], call: Callable[[Any], Any], asked: Any) -> Any:  # noqa: ANN401
+def call_timed(took: list[float], call: Callable[[Any], Any], request: Any) -> Any:  # noqa: ANN401
     """Make a call, and note how long it took."""
     began = time.perf_counter()
-    answer = call(asked)
+    answer = call(request)
     took.append(time.perf_counter() - began)
     return answer
 

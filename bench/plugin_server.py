@@ -6,22 +6,12 @@ from threading import Event
 
 from prometheus_client import CollectorRegistry
 
+from bench.placed import create_placed_pod
 from deviceplugin.serve import assemble_plugin, start_plugin
 from deviceplugin.settings import DevicePluginSettings
 from gpushare.cards.simulated import SimulatedCards, parse_spec
-from gpushare.domain.model import (
-    Amount,
-    CardUUID,
-    ContainerAmount,
-    NodeName,
-    Placement,
-    PodRef,
-    PodUID,
-    Share,
-)
-from gpushare.kube import names
-from gpushare.kube.annotations import encode_placement
-from gpushare.kube.cluster import Json, Kind, PodTarget
+from gpushare.domain.model import NodeName
+from gpushare.kube.cluster import Kind
 from gpusharectl.demo.fakeapi.cluster import Embedded
 
 NODE = NodeName("node")
@@ -40,44 +30,25 @@ def pod_name(number: int) -> str:
 def main() -> int:
     """Serve kubelet's folder, given as the one argument, until standard input ends."""
     folder = Path(sys.argv[1])
-    found = parse_spec(SPEC, NODE)
-    if isinstance(found, list):
-        raise TypeError(found)
+    cards = parse_spec(SPEC, NODE)
+    if isinstance(cards, list):
+        raise TypeError(cards)
     cluster = Embedded()
     cluster.create(Kind.NODES, {"metadata": {"name": NODE}})
     for number in range(PODS):
-        bind(cluster, pod_name(number), found[number % CARDS].uuid)
+        card = cards[number % CARDS].uuid
+        create_placed_pod(cluster, pod_name(number), NODE, card, POD_UNITS)
     settings = DevicePluginSettings(
         NODE, kubelet_dir=folder, state_dir=folder / "vcuda", inject="env"
     )
     stop = Event()
     made = assemble_plugin(
-        settings, SimulatedCards(found), cluster, CollectorRegistry()
+        settings, SimulatedCards(cards), cluster, CollectorRegistry()
     )
     start_plugin(made, settings, stop)
     sys.stdin.read()
     stop.set()
     return 0
-
-
-def bind(cluster: Embedded, name: str, uuid: CardUUID) -> None:
-    """Make a pod, bound and placed as the extender does it."""
-    made = cluster.create(Kind.PODS, pod(name))
-    uid = PodUID(made["metadata"]["uid"])
-    amount = Amount(1, POD_UNITS)
-    share = Share(uuid, amount, (ContainerAmount("main", amount),))
-    placed = Placement(PodRef(uid, "default", name), NODE, (share,))
-    annotations = {names.PLACEMENT: encode_placement(placed, "")}
-    cluster.bind(PodTarget("default", name, uid), NODE, annotations, timeout_s=1)
-
-
-def pod(name: str) -> Json:
-    """A pod of one container."""
-    asked = {names.CORE: "1", names.MEMORY: str(POD_UNITS)}
-    return {
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"containers": [{"name": "main", "resources": {"limits": asked}}]},
-    }
 
 
 if __name__ == "__main__":

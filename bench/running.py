@@ -2,16 +2,15 @@
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from bench.client import Timing
+from bench.client import Timing, time_call, time_in_turns, times_table
 from tests.cluster.manifests import container, pod
 from tests.cluster.site import Site
 from tests.nvml.build import the_stub
@@ -19,11 +18,11 @@ from tests.nvml.driver import stub_card
 from tests.testbed.binaries import cache_folder
 from tests.testbed.kubeadm import Cluster, ensure_programs, why_not
 from tests.testbed.rest import Json, Rest
+from tests.testbed.waiting import wait_until
 
 ROUNDS = 30
 _PODS = "/api/v1/namespaces/default/pods"
 _LOOK_S = 0.005
-_WITHIN_S = 60.0
 
 
 def running_table(console: Console) -> dict[str, Any] | None:
@@ -37,21 +36,18 @@ def running_table(console: Console) -> dict[str, Any] | None:
     }
     with site_of_one_node() as site:
         add_two_cards(site)
-        took = in_turns(site.cluster.rest, bodies, ROUNDS)
-    table = Table("from create to Running, real kubelet", "p50 / p95 / p99 / max ms")
-    for what, timing in took.items():
-        shown = "{p50:.0f} / {p95:.0f} / {p99:.0f} / {max:.0f}".format(**timing.as_ms())
-        table.add_row(what, shown)
-    more_s = took["with a card"].percentile(0.5) - took["without"].percentile(0.5)
-    console.print(table)
-    console.print(f"A card costs {more_s * 1000:.0f} ms at the median.")
-    found: dict[str, Any] = {what: timing.as_ms() for what, timing in took.items()}
-    return found | {"more_ms": round(more_s * 1000, 1)}
+        timings = time_until_running(site.cluster.rest, bodies, ROUNDS)
+    console.print(times_table("from create to Running, real kubelet", timings, 0))
+    without_s, carded_s = (took.percentile(0.5) for took in timings.values())
+    more_ms = 1000 * (carded_s - without_s)
+    console.print(f"A card costs {more_ms:.0f} ms at the median.")
+    times: dict[str, Any] = {what: took.as_ms() for what, took in timings.items()}
+    return times | {"more_ms": round(more_ms, 1)}
 
 
 @contextmanager
 def site_of_one_node() -> Iterator[Site]:
-    """Give a real cluster with gpushare, still without cards."""
+    """Yield a real cluster with gpushare, still without cards."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         programs = ensure_programs(cache_folder(os.environ))
@@ -67,33 +63,27 @@ def add_two_cards(site: Site, **settings: str) -> None:
     site.add_cards(site.cluster.nodes["cp"], cards, **settings)
 
 
-def in_turns(rest: Rest, bodies: Mapping[str, Json], rounds: int) -> dict[str, Timing]:
-    """Run pods of each kind one after another; the first of each warms up."""
-    took: dict[str, list[float]] = {what: [] for what in bodies}
-    for number in range(rounds + 1):
-        for what, body in bodies.items():
-            seconds = until_running(rest, body)
-            if number:
-                took[what].append(seconds)
-    return {what: Timing(tuple(sorted(all_of))) for what, all_of in took.items()}
+def time_until_running(
+    rest: Rest, bodies: Mapping[str, Json], rounds: int
+) -> dict[str, Timing]:
+    """Run pods of each kind in turns; the first of each warms up."""
+    ways = {what: partial(run_pod, rest, body) for what, body in bodies.items()}
+    return time_in_turns(ways, rounds)
 
 
-def until_running(rest: Rest, body: Json) -> float:
-    """Make a pod, wait until it runs, and remove it; the seconds that it took."""
+def run_pod(rest: Rest, body: Json) -> float:
+    """Make a pod, wait until it runs, and remove it; return the seconds it took."""
     path = f"{_PODS}/{body['metadata']['name']}"
-    began = time.perf_counter()
-    rest.must("POST", _PODS, body)
-    wait(lambda: rest.get(path)[1]["status"]["phase"] == "Running", path)
-    took = time.perf_counter() - began
+
+    def until_it_runs() -> None:
+        rest.must("POST", _PODS, body)
+        wait_until(
+            lambda: rest.get(path)[1]["status"]["phase"] == "Running",
+            f"Running {path}",
+            every_s=_LOOK_S,
+        )
+
+    took_s = time_call(until_it_runs)
     rest.must("DELETE", f"{path}?gracePeriodSeconds=1")
-    wait(lambda: rest.get(path)[0] == 404, path)
-    return took
-
-
-def wait(true: Any, what: str) -> None:  # noqa: ANN401
-    """Look until it is so."""
-    deadline = time.monotonic() + _WITHIN_S
-    while not true():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{what} did not come about")
-        time.sleep(_LOOK_S)
+    wait_until(lambda: rest.get(path)[0] == 404, f"end of {path}", every_s=_LOOK_S)
+    return took_s

@@ -18,18 +18,17 @@ from typing import Any
 import click
 
 from bench import crowd
-from bench.client import Line, Timing, in_turns, prepared
-from bench.firstanswer import first_answers
-from bench.lag import Lag, Probe
-from bench.scrapes import scraped
-from bench.server import ECHO, POD_UNITS
-from bench.serving import Served, server
-from bench.stage import RESULTS, facts, middle, our_extender, stage
+from bench.client import Line, Timing, filter_args, post_in_turns, prepare_post
+from bench.facts import RESULTS, median, memory_mib
+from bench.lag import FILTER, Probe, time_first_answers
+from bench.scrapes import measure_scrapes
+from bench.server import ECHO, POD_UNITS, node_name
+from bench.serving import Served, serve_extender
+from bench.stage import plane_facts, stage
 from bench.takeover import takeovers
-from tests.controlplane.extender import Extender
+from tests.controlplane.extender import Extender, extender
 from tests.testbed.controlplane import ControlPlane
 
-FILTER = "/scheduler/filter"
 NAMES = 5_000
 STARTS = 3
 ROUNDS = 300
@@ -59,64 +58,55 @@ class Scale:
     """How large it is."""
 
     nodes: int
-    pods: int
-    names: int
     load_s: float
     template: crowd.Template
 
 
-def started(plane: ControlPlane, number: int) -> tuple[Extender, Start]:
+def start_extender(plane: ControlPlane, number: int) -> tuple[Extender, Start]:
     """Start the extender, and see when it is ready and what it holds."""
-    ours = our_extender(plane, f"extender-{number}")
+    ours = extender(plane, f"extender-{number}")
     began = time.monotonic()
     process = ours.start(wait=False)
     process.wait_ready(lambda: ours.readiness()[0] == 200, _READY_WITHIN_S)
     ready_s = time.monotonic() - began
     (worker,) = ours.workers()
-    whole = sum(_proc_mib(pid, "smaps_rollup", "Pss") for pid in (worker, process.pid))
+    pids = (worker, process.pid)
+    whole = sum(memory_mib(pid, "Pss", "smaps_rollup") for pid in pids)
     return ours, Start(
         ready_s=round(ready_s, 2),
-        rss_mib=_proc_mib(worker, "status", "VmRSS"),
-        peak_mib=_proc_mib(worker, "status", "VmHWM"),
+        rss_mib=memory_mib(worker),
+        peak_mib=memory_mib(worker, "VmHWM"),
         whole_mib=round(whole, 1),
     )
 
 
-def _proc_mib(pid: int, file: str, key: str) -> float:
-    lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
-    (found,) = (line for line in lines if line.startswith(f"{key}:"))
-    return round(int(found.split()[1]) / 1024, 1)
-
-
-def filtering(ours: Extender, scale: Scale) -> dict[str, Any]:
+def measure_filter(ours: Extender, names: list[str]) -> dict[str, Any]:
     """Filter over HTTP here, in a small cluster, and an echo, in turns."""
-    names = [crowd.node_name(number) for number in range(scale.names)]
-    asking = prepared(FILTER, names, POD_UNITS)
-    with server(scale.names, 0) as served:
+    asking = filter_args(names, POD_UNITS)
+    request = prepare_post(FILTER, asking)
+    with serve_extender(len(names)) as served:
         small, large = Line(served.port), Line(ours.port)
-        timed = in_turns(
-            {
-                "echo": (small, prepared(ECHO, names, POD_UNITS)),
-                "small": (small, asking),
-                "large": (large, asking),
-            },
-            ROUNDS,
-        )
+        calls = {
+            "echo": (small, prepare_post(ECHO, asking)),
+            "small": (small, request),
+            "large": (large, request),
+        }
+        timings = post_in_turns(calls, ROUNDS)
         small.close()
         large.close()
-    median = {name: timing.percentile(0.5) for name, timing in timed.items()}
+    ratio = timings["large"].percentile(0.5) / timings["small"].percentile(0.5)
     return {
-        "names": scale.names,
-        **{name: timing.as_ms() for name, timing in timed.items()},
-        "ratio": round(median["large"] / median["small"], 3),
+        "names": len(names),
+        **{name: timing.as_ms() for name, timing in timings.items()},
+        "ratio": round(ratio, 3),
     }
 
 
-def watching(plane: ControlPlane, ours: Extender, scale: Scale) -> dict[str, Any]:
+def watch_load(plane: ControlPlane, ours: Extender, scale: Scale) -> dict[str, Any]:
     """See how old the books are while pods come and go, and while Prometheus reads."""
     probe = Probe(plane.rest, ours)
     quiet = lags(probe, 3.0)
-    with load(plane, scale) as running:
+    with start_load(plane, scale) as running:
         lags(probe, 2.0)
         loaded = lags(probe, scale.load_s)
         pages: list[tuple[float, str]] = []
@@ -124,18 +114,18 @@ def watching(plane: ControlPlane, ours: Extender, scale: Scale) -> dict[str, Any
         scraping.start()
         while_scraped = lags(probe, 1.0, scraping.is_alive)
         scraping.join()
-        told, _ = running.communicate(timeout=4 * scale.load_s + 60)
-    came: dict[str, int | float] = json.loads(told)
-    seconds, metrics = pages[0]
+        output, _ = running.communicate(timeout=4 * scale.load_s + 60)
+    events: dict[str, int | float] = json.loads(output)
+    ((scrape_s, metrics),) = pages
     return {
-        "events": came["events"],
-        "events_per_s": round(came["events"] / came["seconds"], 1),
+        "events": events["events"],
+        "events_per_s": round(events["events"] / events["seconds"], 1),
         "without_load": quiet.as_ms(),
         "under_load": loaded.as_ms(),
         "while_scraped": while_scraped.as_ms(),
         "samples": len(loaded.seconds),
-        "metric_age_s": round(age_s(metrics), 3),
-        "scrape_s": round(seconds, 2),
+        "metric_age_s": round(read_age_s(metrics), 3),
+        "scrape_s": round(scrape_s, 2),
         "scrape_mib": round(len(metrics) / 2**20, 1),
     }
 
@@ -144,10 +134,10 @@ def lags(
     probe: Probe, seconds: float, more: Callable[[], bool] = lambda: False
 ) -> Timing:
     """Measure the lag again and again, for so long and while there is more."""
-    until, found = time.monotonic() + seconds, list[Lag]()
-    while not found or time.monotonic() < until or more():
-        found.append(probe.measure())
-    return Timing(tuple(sorted(each.known_s for each in found)))
+    until, lags_s = time.monotonic() + seconds, list[float]()
+    while not lags_s or time.monotonic() < until or more():
+        lags_s.append(probe.measure_lag())
+    return Timing.of(lags_s)
 
 
 def scrape(ours: Extender) -> tuple[float, str]:
@@ -157,14 +147,14 @@ def scrape(ours: Extender) -> tuple[float, str]:
     return time.monotonic() - began, text
 
 
-def age_s(metrics: str) -> float:
+def read_age_s(metrics: str) -> float:
     """Read the age of the books that the extender itself tells."""
     start = 'vcuda_extender_ledger_age_seconds{kind="pods"} '
-    (line,) = (each for each in metrics.splitlines() if each.startswith(start))
+    (line,) = (line for line in metrics.splitlines() if line.startswith(start))
     return float(line.removeprefix(start))
 
 
-def load(plane: ControlPlane, scale: Scale) -> "subprocess.Popen[str]":
+def start_load(plane: ControlPlane, scale: Scale) -> "subprocess.Popen[str]":
     """Start the program that makes the events."""
     file = plane.folder / "template.json"
     file.write_text(json.dumps(asdict(scale.template)))
@@ -177,12 +167,11 @@ def load(plane: ControlPlane, scale: Scale) -> "subprocess.Popen[str]":
     )
 
 
-def starts_of(starts: Sequence[Start]) -> dict[str, Any]:
-    """Give the middle of several starts, and each."""
-    keys = ("ready_s", "rss_mib", "peak_mib", "whole_mib")
-    return {key: middle([getattr(one, key) for one in starts]) for key in keys} | {
-        "each_ready_s": [one.ready_s for one in starts]
-    }
+def sum_up_starts(starts: Sequence[Start]) -> dict[str, Any]:
+    """Return the median of several starts, and each."""
+    figures = [asdict(start) for start in starts]
+    medians = {key: median([start[key] for start in figures]) for key in figures[0]}
+    return medians | {"each_ready_s": [start.ready_s for start in starts]}
 
 
 @click.command("scale")
@@ -202,32 +191,32 @@ def scale(
 ) -> None:
     """Fill a cluster, look at the extender in it, and write what came out as JSON."""
     with stage(audit="None") as plane:
-        found = facts(plane) | {"nodes": nodes, "pods": pods}
+        results = plane_facts(plane) | {"nodes": nodes, "pods": pods}
 
         def keep(part: str, what: Any) -> None:  # noqa: ANN401
-            found[part] = what
+            results[part] = what
             click.echo(f"{part}: {json.dumps(what)}")
-            output.write_text(json.dumps(found, indent=2) + "\n")
+            output.write_text(json.dumps(results, indent=2) + "\n")
 
-        keep("small", first_answers(plane))
+        keep("small", time_first_answers(plane))
         began = time.monotonic()
-        of = crowd.gather(plane, nodes, pods)
-        size = Scale(nodes, pods, min(NAMES, nodes), seconds, of)
+        size = Scale(nodes, seconds, crowd.gather(plane, nodes, pods))
         click.echo(f"The cluster is full after {time.monotonic() - began:.0f} s")
         starts: list[Start] = []
         for number in range(STARTS):
-            ours, start = started(plane, number)
+            ours, start = start_extender(plane, number)
             starts.append(start)
             if number < STARTS - 1:
                 ours.__exit__(None, None, None)
-        keep("start", starts_of(starts))
-        keep("filter", filtering(ours, size))
+        keep("start", sum_up_starts(starts))
+        names = [node_name(number) for number in range(min(NAMES, nodes))]
+        keep("filter", measure_filter(ours, names))
         (worker,) = ours.workers()
-        names = [crowd.node_name(number) for number in range(size.names)]
         served = Served(ours.port, ours.public_port, worker)
-        keep("scrapes", scraped(served, prepared(FILTER, names, POD_UNITS)))
-        keep("watch", watching(plane, ours, size))
-        keep("rss_mib_after_load", _proc_mib(worker, "status", "VmRSS"))
+        request = prepare_post(FILTER, filter_args(names, POD_UNITS))
+        keep("scrapes", measure_scrapes(served, request))
+        keep("watch", watch_load(plane, ours, size))
+        keep("rss_mib_after_load", memory_mib(worker))
         ours.__exit__(None, None, None)
         if takeover:
             gaps = takeovers(plane, click.echo)

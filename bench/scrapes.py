@@ -14,8 +14,8 @@ from http.client import HTTPConnection
 from typing import Any, Protocol
 
 from bench.client import Line, Timing
+from bench.facts import cpu_s, median
 from bench.serving import Served
-from bench.stage import cpu_s, middle
 
 TURNS = 3
 TURN_S = 8.0
@@ -33,7 +33,7 @@ class Posts(Protocol):
     def post(self, request: bytes) -> bytes: ...
 
 
-def scraped(served: Served, request: bytes) -> dict[str, Any]:
+def measure_scrapes(served: Served, request: bytes) -> dict[str, Any]:
     """Ask filter without and with scrapes, in turns; percentiles in milliseconds.
 
     ``cpu_s`` is what a scrape costs the worker: the turns have equally many calls.
@@ -50,14 +50,14 @@ def scraped(served: Served, request: bytes) -> dict[str, Any]:
                 scrapes += json.loads(reading.communicate()[0])
             used[name] += cpu_s(served.worker) - before
     line.close()
-    quiet, loaded = (Timing(tuple(sorted(took[k]))) for k in ("quiet", "scraped"))
+    quiet, loaded = map(Timing.of, took.values())
     return {
         "calls_a_second": CALLS_A_SECOND,
         "quiet": quiet.as_ms(),
         "scraped": loaded.as_ms(),
         "p99_to_p50": round(loaded.percentile(0.99) / quiet.percentile(0.5), 3),
         "scrapes": len(scrapes),
-        "scrape_s": middle(scrapes),
+        "scrape_s": median(scrapes),
         "cpu_s": round((used["scraped"] - used["quiet"]) / len(scrapes), 3),
     }
 

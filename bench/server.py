@@ -1,35 +1,31 @@
-"""The real extender over a cluster in memory, with an echo beside it.
+"""The real extender and webhook over a cluster in memory, with an echo beside each.
 
-gunicorn runs ``bench.server:build()`` with the extender's own configuration. The echo
-parses the same body and answers its names: what any extender must at least do.
+gunicorn runs ``bench.server:build_extender()`` and ``bench.server:build_webhook()``
+with the process's own configuration, and ``bench.serving`` starts it. The echo is on
+the same port and over the same TLS. It parses the same body and answers what any
+extender or webhook must at least answer.
 """
 
 import os
-from collections.abc import Callable
 from threading import Event
 from typing import Any
 
 import orjson
 
+from bench.placed import container, placement_text
 from extender.main import assemble_extender
 from extender.settings import ExtenderSettings
-from gpushare.domain.model import (
-    Amount,
-    Card,
-    CardUUID,
-    ContainerAmount,
-    NodeName,
-    Placement,
-    PodRef,
-    PodUID,
-    Share,
-)
+from gpushare.domain.model import Amount, Card, CardUUID
 from gpushare.kube import names
-from gpushare.kube.annotations import encode_cards, encode_placement
-from gpushare.kube.cluster import Kind
+from gpushare.kube.annotations import encode_cards
+from gpushare.kube.cluster import Json, Kind
 from gpushare.server.asgi import CONNECTION, Application, Receive, Scope, Send
 from gpushare.server.listener import Listener
+from gpushare.server.public import create_public_app
 from gpusharectl.demo.fakeapi.cluster import Embedded
+from webhook.app import create_webhook_app
+from webhook.main import assemble_webhook
+from webhook.settings import WebhookSettings
 
 CARDS = 8
 UNITS = 94
@@ -37,24 +33,41 @@ POD_UNITS = 4
 ECHO = "/echo"
 
 
-def build() -> Application:
+def node_name(number: int) -> str:
+    """Name a node."""
+    return f"node-{number:05d}"
+
+
+def build_extender() -> Application:
     """Fill a cluster with BENCH_NODES and BENCH_PODS, and serve it."""
-    nodes = [f"node-{i:05d}" for i in range(int(os.environ["BENCH_NODES"]))]
-    pods = int(os.environ["BENCH_PODS"])
-    uids = iter([*nodes, *(pod_name(number) for number in range(pods))])
+    nodes = [node_name(number) for number in range(int(os.environ["BENCH_NODES"]))]
+    pods = [f"pod-{number}" for number in range(int(os.environ["BENCH_PODS"]))]
+    uids = iter([*nodes, *pods])
     cluster = Embedded(new_uid=lambda: next(uids))
     for node in nodes:
         cluster.create(Kind.NODES, node_json(node))
-    for number in range(pods):
-        cluster.create(Kind.PODS, pod_json(number, nodes[number % len(nodes)], nodes))
+    for number, pod in enumerate(pods):
+        card = number // len(nodes) % CARDS
+        cluster.create(Kind.PODS, pod_json(pod, nodes[number % len(nodes)], card))
     settings, _ = ExtenderSettings.read(os.environ)
     extender = assemble_extender(settings, cluster, Event())
     Listener({settings.public_listen: extender.public}).start()
-    return beside_echo(extender.inner, all_names)
+    return beside_echo(extender.inner)
 
 
-def beside_echo(application: Application, echo: Callable[[Any], object]) -> Application:
-    """Serve ``echo``, of a parsed body, beside an application: plain ASGI."""
+def build_webhook() -> Application:
+    """Serve a webhook that knows of one node."""
+    cluster = Embedded()
+    cluster.create(Kind.NODES, node_json("node-1"))
+    settings, _ = WebhookSettings.read(os.environ)
+    parts = assemble_webhook(settings, cluster, Event())
+    public = create_public_app(parts.readiness, parts.metrics_page)
+    Listener({settings.public_listen: public}).start()
+    return beside_echo(create_webhook_app(parts))
+
+
+def beside_echo(application: Application) -> Application:
+    """Serve the echo of a parsed body beside an application: plain ASGI."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] != ECHO:
@@ -68,28 +81,32 @@ def beside_echo(application: Application, echo: Callable[[Any], object]) -> Appl
             body += message["body"]
             more = message["more_body"]
         client.request_arrived()
-        answered = orjson.dumps(echo(orjson.loads(body)))
-        size = b"%d" % len(answered)
+        content = orjson.dumps(echo(orjson.loads(body)))
+        size = b"%d" % len(content)
         headers = [(b"content-type", b"application/json"), (b"content-length", size)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": answered})
+        await send({"type": "http.response.body", "body": content})
         client.answer_sent()
 
     return answer
 
 
-def all_names(args: Any) -> object:  # noqa: ANN401
-    """Answer filter with all the names it was asked about."""
+def echo(body: Any) -> object:  # noqa: ANN401
+    """Allow what a review is about; answer filter with all the names in it."""
+    if "request" in body:
+        allowed = {"uid": body["request"]["uid"], "allowed": True}
+        kept = {key: body[key] for key in ("apiVersion", "kind")}
+        return kept | {"response": allowed}
     return {
         "Nodes": None,
-        "NodeNames": args["NodeNames"],
+        "NodeNames": body["NodeNames"],
         "FailedNodes": {},
         "FailedAndUnresolvableNodes": {},
         "Error": "",
     }
 
 
-def node_json(name: str) -> dict[str, object]:
+def node_json(name: str) -> Json:
     """Describe a node of eight cards."""
     cards = [
         Card(CardUUID(f"GPU-{name}-{index}"), index, UNITS) for index in range(CARDS)
@@ -98,34 +115,13 @@ def node_json(name: str) -> dict[str, object]:
     return {"metadata": metadata, "spec": {}, "status": {}}
 
 
-def pod_name(number: int) -> str:
-    """Name a pod, and give its UID: the cluster is told to give these."""
-    return f"pod-{number}"
-
-
-def pod_json(number: int, node: str, nodes: list[str]) -> dict[str, object]:
-    """Describe a bound pod of a few units; pods fill a node's cards in turn."""
-    index = number // len(nodes) % CARDS
-    name = pod_name(number)
+def pod_json(name: str, node: str, card: int) -> Json:
+    """Describe a bound pod of a few units; its UID is its name."""
+    metadata: Json = {"name": name, "namespace": "default", "uid": name}
     amount = Amount(1, POD_UNITS)
-    share = Share(
-        CardUUID(f"GPU-{node}-{index}"), amount, (ContainerAmount("main", amount),)
-    )
-    ref = PodRef(PodUID(name), "default", name)
-    placement = Placement(ref, NodeName(node), (share,))
-    text = encode_placement(placement, "2026-01-01T00:00:00.000Z")
+    text = placement_text({"metadata": metadata}, node, f"GPU-{node}-{card}", amount)
     return {
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "annotations": {names.PLACEMENT: text},
-        },
+        "metadata": metadata | {"annotations": {names.PLACEMENT: text}},
         "spec": {"nodeName": node, "containers": [container(POD_UNITS)]},
         "status": {"phase": "Running"},
     }
-
-
-def container(units: int) -> dict[str, object]:
-    """Describe a container that asks for this many units and one core."""
-    asked = {names.CORE: "1", names.MEMORY: str(units)}
-    return {"name": "main", "resources": {"requests": asked, "limits": asked}}

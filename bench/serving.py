@@ -1,17 +1,18 @@
-"""The extender over a cluster in memory, as a child process."""
+"""The extender or the webhook over a cluster in memory, as a child process."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
+from types import MappingProxyType
 
 from gpushare.addresses import find_free_address
+from tests.testbed.waiting import wait_until
 
 _START_WITHIN_S = 300.0
 
@@ -21,53 +22,55 @@ class Served:
     """Where it listens, and which process answers."""
 
     port: int
-    """Of the verbs and the echo."""
+    """Of the calls and the echo."""
     public: int
     """Of /metrics."""
     worker: int
 
 
 @contextmanager
-def server(nodes: int, pods: int) -> Iterator[Served]:
+def serve_extender(
+    nodes: int, pods: int = 0, settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Served]:
     """Run the extender over a cluster of this size until it has read all of it."""
-    port, public = find_free_address().port, find_free_address().port
+    size = {"BENCH_NODES": str(nodes), "BENCH_PODS": str(pods)}
+    with _serve("extender", {**size, **settings}) as served:
+        yield served
+
+
+@contextmanager
+def serve_webhook(settings: Mapping[str, str]) -> Iterator[Served]:
+    """Run the webhook over one node until it has read it."""
+    with _serve("webhook", settings) as served:
+        yield served
+
+
+@contextmanager
+def _serve(process: str, settings: Mapping[str, str]) -> Iterator[Served]:
+    address, public = find_free_address(), find_free_address()
     environment = os.environ | {
-        "BENCH_NODES": str(nodes),
-        "BENCH_PODS": str(pods),
-        "GPUSHARE_LISTEN": f"127.0.0.1:{port}",
-        "GPUSHARE_PUBLIC_LISTEN": f"127.0.0.1:{public}",
+        "GPUSHARE_LISTEN": str(address),
+        "GPUSHARE_PUBLIC_LISTEN": str(public),
         "GPUSHARE_LOG_LEVEL": "WARNING",
+        **settings,
     }
-    command = [
-        sys.executable,
-        "-m",
-        "gunicorn",
-        "--config",
-        "python:bench.gunicorn_conf",
-    ]
-    child = subprocess.Popen([*command, "bench.server:build()"], env=environment)
+    command = [sys.executable, "-m", "gunicorn", "--config"]
+    command += [f"python:bench.{process}_conf", f"bench.server:build_{process}()"]
+    child = subprocess.Popen(command, env=environment)
+
+    def is_ready() -> bool:
+        if child.poll() is not None:
+            raise RuntimeError(f"the {process} ended")
+        link = HTTPConnection(public.host, public.port, timeout=5)
+        with closing(link), suppress(OSError):
+            link.request("GET", "/readyz")
+            return link.getresponse().status == 200
+        return False
+
     try:
-        wait_ready(child, public)
+        wait_until(is_ready, f"ready {process}", _START_WITHIN_S)
         listed = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text()
-        (worker,) = listed.split()
-        yield Served(port, public, int(worker))
+        yield Served(address.port, public.port, int(listed.split()[0]))
     finally:
         child.send_signal(signal.SIGTERM)
         child.wait()
-
-
-def wait_ready(child: subprocess.Popen[bytes], port: int) -> None:
-    """Wait until the extender has read its cluster."""
-    deadline = time.monotonic() + _START_WITHIN_S
-    while child.poll() is None and time.monotonic() < deadline:
-        link = HTTPConnection("127.0.0.1", port, timeout=5)
-        try:
-            link.request("GET", "/readyz")
-            if link.getresponse().status == 200:
-                return
-        except OSError:
-            pass
-        finally:
-            link.close()
-        time.sleep(0.1)
-    raise RuntimeError("the extender did not come up")

@@ -1,19 +1,18 @@
 """A control plane of real parts for one benchmark, and on what it ran."""
 
 import os
-import platform
-import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.facts import machine_facts
 from gpushare.domain.model import Card, CardUUID
+from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
-from tests.controlplane.extender import USER, Extender, extender
+from tests.controlplane.extender import USER
 from tests.testbed.audit import Level
 from tests.testbed.binaries import cache_folder, ensure_binaries
 from tests.testbed.controlplane import ControlPlane
@@ -24,10 +23,8 @@ from tests.testbed.objects import node, post_pod
 from tests.testbed.rest import Json, Rest
 from tests.testbed.scheduler import SchedulerSettings
 
-RESULTS = Path(__file__).with_name("results")
 FAST = SchedulerSettings(qps=5000, burst=5000, percentage_of_nodes_to_score=100)
 """kube-scheduler as every comparison has it: no limit of its own client, all nodes."""
-CARDS = "baidu.com/vcuda-cards"
 CORES = 100
 UNITS = 94
 _WRITERS = 8
@@ -46,21 +43,10 @@ def stage(audit: Level = "Metadata") -> Iterator[ControlPlane]:
         yield plane
 
 
-def facts(plane: ControlPlane) -> dict[str, Any]:
-    """Say when and on what it ran; memory in GiB."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
-        f"{memory / 2**30:.0f} GiB",
-        "python": platform.python_version(),
-        "kubernetes": plane.rest.must("GET", "/version")["gitVersion"],
-    }
-
-
-def our_extender(plane: ControlPlane, name: str) -> Extender:
-    """Prepare an extender as operators have it, with the policy that is the default."""
-    return extender(plane, name)
+def plane_facts(plane: ControlPlane) -> dict[str, Any]:
+    """Say when and on what it ran, with the version of Kubernetes."""
+    version = plane.rest.must("GET", "/version")["gitVersion"]
+    return machine_facts() | {"kubernetes": version}
 
 
 @contextmanager
@@ -69,21 +55,21 @@ def go_extender(plane: ControlPlane, name: str) -> Iterator[GoExtender]:
     grant(plane.rest, USER.name, rights("gpushare-extender"))
     program = ensure_go_extender(cache_folder(os.environ))
     path = plane.kubeconfig(USER.token, name, insecure=False)
-    with GoExtender(program, plane.launcher, name, path) as found:
-        yield found
+    with GoExtender(program, plane.launcher, name, path) as extender:
+        yield extender
 
 
-def node_body(name: str, cards: int) -> Json:
+def node_body(name: str, count: int) -> Json:
     """Describe a Ready node as its device plugin would: cards of 94 units."""
-    listed = [Card(CardUUID(f"GPU-{name}-{i}"), i, UNITS) for i in range(cards)]
+    cards = [Card(CardUUID(f"GPU-{name}-{i}"), i, UNITS) for i in range(count)]
     return node(
         name,
         cpu="128",
         memory="1024Gi",
         pods=1000,
-        units=UNITS * cards,
-        cores=CORES * cards,
-        annotations={CARDS: encode_cards(listed)},
+        units=UNITS * count,
+        cores=CORES * count,
+        annotations={names.CARDS: encode_cards(cards)},
     )
 
 
@@ -97,14 +83,3 @@ def post_pods(rest: Rest, bodies: Sequence[Json]) -> list[Json]:
     """Create many pods as fast as the API server takes them."""
     with ThreadPoolExecutor(_WRITERS) as pool:
         return list(pool.map(lambda body: post_pod(rest, body), bodies))
-
-
-def middle(values: Sequence[float], digits: int = 2) -> float:
-    """Give the median, rounded."""
-    return round(statistics.median(values), digits)
-
-
-def cpu_s(pid: int) -> float:
-    """Give the CPU time that a process has used: fields 14 and 15 of its stat."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 
-from bench.stage import FAST, our_extender
-from tests.controlplane.extender import Extender
+from bench.stage import FAST
+from tests.controlplane.extender import Extender, extender
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import pod, post_pod
 from tests.testbed.rest import Rest
@@ -55,7 +55,7 @@ class Pair:
 
     @classmethod
     def start(cls, plane: ControlPlane, name: str) -> "Pair":
-        ours = our_extender(plane, f"{name}-extender")
+        ours = extender(plane, f"{name}-extender")
         ours.start(wait=False)
         ours.wait_ready()
         beside = plane.start_scheduler(name, extender_url=ours.url, settings=LED)
@@ -90,10 +90,10 @@ class Traffic:
 
         def follow() -> None:
             for event in watch:
-                one = event["object"]
-                if event["type"] != "MODIFIED" or not one["spec"].get("nodeName"):
+                body = event["object"]
+                if event["type"] != "MODIFIED" or not body["spec"].get("nodeName"):
                     continue
-                if (name := one["metadata"]["name"]) not in seen:
+                if (name := body["metadata"]["name"]) not in seen:
                     seen.add(name)
                     self.times.append(time.monotonic())
 
@@ -132,18 +132,18 @@ def holder(rest: Rest) -> str:
 def takeovers(plane: ControlPlane, say: Callable[[str], None]) -> dict[str, Gap]:
     """Let the active pair die, then end the other in order."""
     plane.rest.must("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
-    traffic, found = Traffic(plane.rest), dict[str, Gap]()
+    traffic, gaps = Traffic(plane.rest), dict[str, Gap]()
     active = Pair.start(plane, "pair-a")
     wait_until(lambda: holder(plane.rest), "a leader")
     standby = Pair.start(plane, "pair-b")
     with traffic.flowing():
-        found["killed"] = takeover(traffic, active.kill)
-        say(f"killed: {found['killed']}")
+        gaps["killed"] = takeover(traffic, active.kill)
+        say(f"killed: {gaps['killed']}")
         again = Pair.start(plane, "pair-a-again")
-        found["ended in order"] = takeover(traffic, standby.stop)
-        say(f"ended in order: {found['ended in order']}")
+        gaps["ended in order"] = takeover(traffic, standby.stop)
+        say(f"ended in order: {gaps['ended in order']}")
     again.stop()
-    return found
+    return gaps
 
 
 def takeover(traffic: Traffic, end: Callable[[], None]) -> Gap:

@@ -4,10 +4,7 @@ The trace is not ours to ship: see ``docs/performance.md`` for where it is.
 """
 
 import json
-import os
-import platform
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,10 @@ import scipy
 from rich.console import Console
 from rich.table import Table
 
+from bench.facts import RESULTS, machine_facts
 from bench.packing.lists import MADE, read_list
-from bench.packing.policies import makers
-from bench.packing.running import CHURN_LOADS, Running, published
+from bench.packing.replay import POLICIES
+from bench.packing.running import CHURN_LOADS, ReplayPool, published
 from bench.packing.trace import (
     FOLDER_VARIABLE,
     SEEDS,
@@ -27,7 +25,6 @@ from bench.packing.trace import (
     pod_lists,
 )
 
-RESULT = Path(__file__).parents[1] / "results" / "packing.json"
 _CHURN_LIST = "default"
 _CHURN_POLICIES = ("bestfit", "firstfit", "fgd", "frag")
 
@@ -41,7 +38,7 @@ _CHURN_POLICIES = ("bestfit", "firstfit", "fgd", "frag")
 @click.option(
     "--seeds", default=len(SEEDS), show_default=True, help="How many, from 42."
 )
-@click.option("--policies", default=",".join(makers()), show_default=True)
+@click.option("--policies", default=",".join(POLICIES), show_default=True)
 @click.option(
     "--trace-dir",
     type=click.Path(path_type=Path),
@@ -51,7 +48,9 @@ _CHURN_POLICIES = ("bestfit", "firstfit", "fgd", "frag")
 )
 @click.option("--churn/--no-churn", default=True, help="Also with pods that end.")
 @click.option("--add", is_flag=True, help="Keep the other results in the file.")
-@click.option("--output", type=click.Path(path_type=Path), default=RESULT)
+@click.option(
+    "--output", type=click.Path(path_type=Path), default=RESULTS / "packing.json"
+)
 def packing(  # noqa: PLR0913, PLR0917 - one parameter for each option
     lists: str,
     seeds: int,
@@ -62,7 +61,7 @@ def packing(  # noqa: PLR0913, PLR0917 - one parameter for each option
     output: Path,
 ) -> None:
     """Replay the public trace, and write what came out as JSON."""
-    chosen = _known("--policies", policies, list(makers()))
+    chosen = _known("--policies", policies, list(POLICIES))
     try:
         known = [*pod_lists(trace_dir), *MADE]
         named = _known("--lists", lists, known) if lists else []
@@ -74,7 +73,7 @@ def packing(  # noqa: PLR0913, PLR0917 - one parameter for each option
     for name, trace in traces.items():
         record.begin(name, len(trace.pods), len(trace.nodes), trace.capacity)
     numbers = range(SEEDS[0], SEEDS[0] + seeds)
-    with Running(trace_dir, numbers) as running:
+    with ReplayPool(trace_dir, numbers) as running:
         for name in named:
             record.limits(name, running.limits(name))
             for policy in chosen:
@@ -94,45 +93,40 @@ class _Record:
     def __init__(self, path: Path, *, keep: bool) -> None:
         self._path = path
         self._console = Console(width=100)
-        self._found: dict[str, Any] = {"lists": {}, "churn": {}}
+        self._results: dict[str, Any] = {"lists": {}, "churn": {}}
         if keep and path.is_file():
-            self._found = json.loads(path.read_text())
-        self._found |= {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-            "python": platform.python_version(),
-            "scipy": scipy.__version__,
-        }
+            self._results = json.loads(path.read_text())
+        self._results |= machine_facts() | {"scipy": scipy.__version__}
 
     def begin(self, name: str, pods: int, nodes: int, capacity: int) -> None:
-        entry = self._found["lists"].setdefault(name, {"policies": {}})
+        entry = self._results["lists"].setdefault(name, {"policies": {}})
         facts = {"pods": pods, "nodes": nodes, "cards": capacity // 1000}
         entry |= facts | {"published": published(name)}
 
     def limits(self, name: str, found: dict[str, float]) -> None:
-        self._found["lists"][name]["limits"] = found
+        self._results["lists"][name]["limits"] = found
         self._write()
 
     def policy(self, name: str, policy: str, found: dict[str, Any]) -> None:
-        self._found["lists"][name]["policies"][policy] = found
+        self._results["lists"][name]["policies"][policy] = found
         self._write()
         self._console.print(f"{name}, {policy}: {found['mean']}")
 
     def churn(self, name: str, policy: str, load: int, found: dict[str, float]) -> None:
-        entry = self._found["churn"]
+        entry = self._results["churn"]
         entry["list"] = name
         entry.setdefault("policies", {}).setdefault(policy, {})[str(load)] = found
         self._write()
 
     def show(self, name: str) -> None:
-        self._console.print(list_table(name, self._found["lists"][name]))
+        self._console.print(list_table(name, self._results["lists"][name]))
 
     def show_churn(self) -> None:
-        self._console.print(churn_table(self._found["churn"]))
+        self._console.print(churn_table(self._results["churn"]))
 
     def _write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self._found, indent=1) + "\n")
+        self._path.write_text(json.dumps(self._results, indent=1) + "\n")
 
 
 def _known(option: str, text: str, allowed: Sequence[str]) -> list[str]:

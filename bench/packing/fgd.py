@@ -7,8 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.packing.cluster import ReplayCluster, Rows, Shape, Spot
-from bench.packing.scorebook import ScoreBook, Scores
+from bench.packing.cluster import ReplayCluster, Rows, ScoreBook, Scores, Shape, Spot
 
 _POPULAR = 0.95
 """Typical pods are the most frequent shapes up to this part of all."""

@@ -1,14 +1,33 @@
-"""The product's policy ``frag`` at work in a replay: its books, its packer."""
+"""The product's policy ``frag`` at work in a replay: its books, its packer.
+
+As in the simulator a card has 1000 units, so a unit is one milli. A share of a card
+asks its milli and one core, of which none runs out first; whole cards are asked by
+their cores. Nothing is rounded.
+"""
 
 from collections import defaultdict
 from dataclasses import replace
 
 from bench.packing.cluster import Held, ReplayCluster, Shape, Spot
-from bench.packing.nouns import cards_of, index_of, name_of, request_of
+from bench.packing.trace import WHOLE, TraceNode
+from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import HostAmount, Placement, PodRequest, PodUID
+from gpushare.domain.model import (
+    CORES_PER_CARD,
+    Amount,
+    Card,
+    CardUUID,
+    Claim,
+    ContainerAmount,
+    HostAmount,
+    NodeName,
+    Placement,
+    PodRef,
+    PodRequest,
+    PodUID,
+)
 from gpushare.domain.policies import FRAG, POLICIES
 from gpushare.kube.node_filters import ANY_NODE, NodeProperties
 from gpusharectl.simulator.cluster import Candidates, PodNeeds
@@ -49,8 +68,8 @@ class Frag:
         if self._packer.due:
             self._packer.learn()
         needs = PodNeeds(request, self._policy, ANY_NODE)
-        found = self._candidates.schedule(needs)
-        return None if found is None else self._bind(shape, request, found)
+        placed = self._candidates.schedule(needs)
+        return None if placed is None else self._bind(shape, request, placed)
 
     def _bind(self, shape: Shape, request: PodRequest, placed: Placement) -> Spot:
         uid = request.pod.uid
@@ -70,3 +89,38 @@ class Frag:
             self._hosts.release(uid)
             self._candidates.count(name_of(held.node), -1)
         self._upto = len(self._cluster.ended)
+
+
+def name_of(row: int) -> NodeName:
+    """Name a node: of equal ones the first by name is taken, so by its place."""
+    return NodeName(f"{row:06d}")
+
+
+def cards_of(row: int, node: TraceNode) -> tuple[Card, ...]:
+    """Return a node's cards."""
+    return tuple(
+        Card(CardUUID(f"{name_of(row)}-{index}"), index, WHOLE, model=node.model)
+        for index in range(node.cards)
+    )
+
+
+def index_of(card: CardUUID) -> int:
+    """Return the place on its node of a card that ``cards_of`` made."""
+    return int(card.rpartition("-")[2])
+
+
+def request_of(shape: Shape, name: str) -> PodRequest:
+    """Return what a pod of one container asks for."""
+    amount = _amount(shape)
+    return PodRequest(
+        PodRef(PodUID(name), "openb", name),
+        (Claim(amount, (ContainerAmount("main", amount),)),) if amount else (),
+        cards=None if shape.models is None else CardSelector.of(shape.models),
+        host=HostAmount(shape.cpu_milli, shape.memory_mib),
+    )
+
+
+def _amount(shape: Shape) -> Amount:
+    if shape.cards > 1:
+        return Amount(CORES_PER_CARD * shape.cards)
+    return Amount(shape.cards, shape.milli)

@@ -4,8 +4,7 @@ import random
 
 import numpy as np
 
-from bench.packing.cluster import ReplayCluster, Rows, Shape, Spot
-from bench.packing.scorebook import ScoreBook, Scores
+from bench.packing.cluster import ReplayCluster, Rows, ScoreBook, Scores, Shape, Spot
 
 _MOST_CPU_MILLI = 128_000
 _MOST_GPU_MILLI = 8_000

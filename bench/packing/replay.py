@@ -1,11 +1,14 @@
 """One replay: the pods of a seed arrive one by one, and none leaves."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from bench.packing.cluster import ReplayCluster, Shape, Spot
+from bench.packing.fgd import Fgd
+from bench.packing.frag import Frag
+from bench.packing.peers import BestFit, Chance, FirstFit
 from bench.packing.trace import Meter, Trace
 
 
@@ -19,6 +22,16 @@ class ReplayPolicy(Protocol):
 
 Making: TypeAlias = Callable[[ReplayCluster, Trace, int], ReplayPolicy]
 """Make a policy for a cluster, a trace and a seed."""
+
+
+POLICIES: Mapping[str, Making] = {
+    "random": lambda cluster, _trace, seed: Chance(cluster, seed),
+    "bestfit": lambda cluster, _trace, _seed: BestFit(cluster),
+    "firstfit": lambda cluster, _trace, _seed: FirstFit(cluster),
+    "fgd": lambda cluster, trace, _seed: Fgd(cluster, map(Shape.of, trace.pods)),
+    "frag": lambda cluster, _trace, _seed: Frag(cluster),
+}
+"""From the simplest on."""
 
 
 @dataclass(frozen=True, slots=True)

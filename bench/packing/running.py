@@ -11,8 +11,7 @@ from typing import Any, Self
 from bench.packing.churn import Churned, churn
 from bench.packing.linear import Limits, limits
 from bench.packing.lists import read_list
-from bench.packing.policies import makers
-from bench.packing.replay import Replayed, replay
+from bench.packing.replay import POLICIES, Replayed, replay
 
 LOADS = (100, 130)
 """Percent; the published figures are at these."""
@@ -66,7 +65,7 @@ class Job:
     seed: int
 
 
-class Running:
+class ReplayPool:
     """Replays by other processes."""
 
     def __init__(self, folder: Path, seeds: Sequence[int]) -> None:
@@ -77,7 +76,7 @@ class Running:
         self._pool = ProcessPoolExecutor(_PROCESSES, mp_context=get_context("spawn"))
 
     def __enter__(self) -> Self:
-        """Give itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,8 +86,8 @@ class Running:
     def replays(self, pod_list: str, policy: str) -> dict[str, Any]:
         """Replay all seeds of a list under one policy."""
         done = list(self._pool.map(replayed, self._jobs(pod_list, policy)))
-        shares = {load: [one.curve.get(load) for one in done] for load in LOADS}
-        took = sorted(us for one in done for us in one.decisions_us)
+        shares = {load: [run.curve.get(load) for run in done] for load in LOADS}
+        took = sorted(us for run in done for us in run.decisions_us)
         return {
             "mean": {str(load): mean(shares[load]) for load in LOADS},
             "deviation": {str(load): deviation(shares[load]) for load in LOADS},
@@ -106,16 +105,16 @@ class Running:
 
     def limits(self, pod_list: str) -> dict[str, float]:
         """Work out the bound and the ceiling of a list."""
-        found: Limits = self._pool.submit(limited, self._folder, pod_list).result()
-        return {"bound": round(found.bound, 3), "ceiling": round(found.ceiling, 3)}
+        most: Limits = self._pool.submit(limited, self._folder, pod_list).result()
+        return {"bound": round(most.bound, 3), "ceiling": round(most.ceiling, 3)}
 
     def churn(self, pod_list: str, policy: str, load: int) -> dict[str, float]:
         """Let pods come and go under one policy."""
         jobs = self._jobs(pod_list, policy)[:CHURN_SEEDS]
         done = list(self._pool.map(churned, jobs, [load] * len(jobs)))
         return {
-            "share": round(fmean(one.share for one in done), 3),
-            "refused": round(fmean(one.refused for one in done), 3),
+            "share": round(fmean(run.share for run in done), 3),
+            "refused": round(fmean(run.refused for run in done), 3),
         }
 
     def _jobs(self, pod_list: str, policy: str) -> list[Job]:
@@ -125,13 +124,13 @@ class Running:
 def replayed(job: Job) -> Replayed:
     """Do one replay."""
     trace = read_list(job.folder, job.pod_list)
-    return replay(trace, makers()[job.policy], job.seed)
+    return replay(trace, POLICIES[job.policy], job.seed)
 
 
 def churned(job: Job, load: int) -> Churned:
     """Do one run of churn at a load in percent."""
     trace = read_list(job.folder, job.pod_list)
-    return churn(trace, makers()[job.policy], job.seed, load / 100)
+    return churn(trace, POLICIES[job.policy], job.seed, load / 100)
 
 
 def limited(folder: Path, pod_list: str) -> Limits:
@@ -140,7 +139,7 @@ def limited(folder: Path, pod_list: str) -> Limits:
 
 
 def published(pod_list: str) -> dict[str, dict[str, float]]:
-    """Give the paper's figures for a list; none for a list that it does not have."""
+    """Return the paper's figures for a list; none for a list that it does not have."""
     return {
         policy: {str(load): share for load, share in zip(LOADS, shares, strict=True)}
         for policy, shares in PUBLISHED.get(pod_list, {}).items()
@@ -148,20 +147,20 @@ def published(pod_list: str) -> dict[str, dict[str, float]]:
 
 
 def mean(shares: Sequence[float | None]) -> float | None:
-    """Give the mean; None where one is missing."""
+    """Return the mean; None where one is missing."""
     known = [share for share in shares if share is not None]
     return round(fmean(known), 3) if len(known) == len(shares) else None
 
 
 def deviation(shares: Sequence[float | None]) -> float | None:
-    """Give the standard deviation over the seeds; None where one is missing."""
+    """Return the standard deviation over the seeds; None where one is missing."""
     known = [share for share in shares if share is not None]
     return round(stdev(known), 3) if len(known) == len(shares) > 1 else None
 
 
 def mean_curve(done: Sequence[Replayed]) -> Iterator[tuple[int, float]]:
-    """Give load and mean share where every seed has one, from half full on."""
-    loads = set.intersection(*(set(one.curve) for one in done))
+    """Return load and mean share where every seed has one, from half full on."""
+    loads = set.intersection(*(set(run.curve) for run in done))
     for load in sorted(loads):
         if load >= _FIRST_OF_CURVE:
-            yield load, round(fmean(one.curve[load] for one in done), 3)
+            yield load, round(fmean(run.curve[load] for run in done), 3)

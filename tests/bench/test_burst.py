@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from bench.burstsums import WAYS, Burst, report, summed_up
+from bench.burst import WAYS, Burst, report_bursts, sum_up_burst
 from tests.controlplane.extender import USER
 from tests.testbed.audit import Call
 
@@ -30,12 +30,12 @@ def test_from_the_first_binding_to_the_last() -> None:
     event = Call("sched", "create", "events", "default", "e", 201, BEGAN, {})
     read = Call(USER.name, "list", "pods", "", "", 200, BEGAN, {})
     calls += [call(9, 409), event, read]
-    found = summed_up(calls, "sched", METRICS, {"etcd": 0.01}, 5)
-    assert (found.ours, found.schedulers) == (6, 1)
-    assert (found.seconds, found.pods_per_s, found.failed) == (2.0, 2.0, 1)
-    assert found.outcomes == {"bound": 3, "conflict": 1}
-    assert found.verbs_ms == {"bind": 2.5}
-    assert found.cpu_ms == {"etcd": 2.0}
+    burst = sum_up_burst(calls, "sched", METRICS, {"etcd": 0.01}, 5)
+    assert (burst.ours, burst.schedulers) == (6, 1)
+    assert (burst.seconds, burst.pods_per_s, burst.failed) == (2.0, 2.0, 1)
+    assert burst.outcomes == {"bound": 3, "conflict": 1}
+    assert burst.verbs_ms == {"bind": 2.5}
+    assert burst.cpu_ms == {"etcd": 2.0}
 
 
 def test_the_middle_of_the_rounds() -> None:
@@ -45,13 +45,13 @@ def test_the_middle_of_the_rounds() -> None:
         outcomes = {"bound": 99, "conflict": 1} if ours else {}
         return [Burst(1, each, 0, ours, 100, outcomes, {}, {}) for each in speeds]
 
-    found = {way.name: bursts(100, 110, 900, ours=0) for way in WAYS}
-    found["ours"] = bursts(10, 99, 120, ours=100)
-    found["go"] = bursts(90, 132, 900, ours=100)
-    told = report(found, 100)
-    assert told["ratio"]["go"] == 0.75
-    assert told["ratio"]["bare"] == 0.9
-    assert told["conflicts_percent"] == 1.0
-    assert told["writes_per_pod"] == 1.0
-    assert told["binds"] == {"bound": 297, "conflict": 3}
-    assert "ours" not in told["ratio"]
+    bursts_by_way = {way.name: bursts(100, 110, 900, ours=0) for way in WAYS}
+    bursts_by_way["ours"] = bursts(10, 99, 120, ours=100)
+    bursts_by_way["go"] = bursts(90, 132, 900, ours=100)
+    report = report_bursts(bursts_by_way, 100)
+    assert report["ratio"]["go"] == 0.75
+    assert report["ratio"]["bare"] == 0.9
+    assert report["conflicts_percent"] == 1.0
+    assert report["writes_per_pod"] == 1.0
+    assert report["binds"] == {"bound": 297, "conflict": 3}
+    assert "ours" not in report["ratio"]

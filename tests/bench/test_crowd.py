@@ -6,6 +6,7 @@ import pytest
 
 from bench import crowd
 from bench.lives import Pace
+from bench.placed import placement_text
 from bench.stage import node_body
 from bench.takeover import longest_gap
 from gpushare.domain.ledger import Ledger
@@ -14,6 +15,7 @@ from gpushare.domain.policies import PolicyChoice
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
 from gpushare.kube.cluster import ListPage
+from gpushare.kube.names import PLACEMENT
 from tests.testbed.objects import pod
 
 UID = "11111111-2222-4333-8444-555555555555"
@@ -26,8 +28,8 @@ def template() -> crowd.Template:
     node["metadata"]["uid"] = "the-node"
     running = pod(crowd.POD, units=SMALL.units, cores=SMALL.cores)
     running["metadata"]["uid"] = UID
-    text = crowd.placement(running, crowd.NODE, f"GPU-{crowd.NODE}-0", SMALL)
-    running["metadata"]["annotations"][crowd.PLACEMENT] = text
+    text = placement_text(running, crowd.NODE, f"GPU-{crowd.NODE}-0", SMALL)
+    running["metadata"]["annotations"][PLACEMENT] = text
     running["spec"]["nodeName"] = crowd.NODE
     running["status"] = {"phase": "Running"}
     text = json.dumps(running)

@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 from bench.packing.linear import dearest, limits
-from bench.packing.policies import makers
-from bench.packing.replay import replay
+from bench.packing.replay import POLICIES, replay
 from bench.packing.trace import Trace, TraceNode, TracePod, read_trace
 from tests.bench.packing.building import CASES, node, pod
 
@@ -37,7 +36,7 @@ def test_the_limits_are_those_worked_out_by_hand(
 def test_no_policy_packs_more_than_the_program(name: str, pod_list: str) -> None:
     made = read_trace(CASES, pod_list)
     mix = Trace(made.nodes, tuple(made.arrivals(42)))
-    found = replay(mix, makers()[name], 42)
+    found = replay(mix, POLICIES[name], 42)
     # The arrivals are exactly the mix, but worth 130 and not 100.
     assert max(found.curve.values()) <= 1.3 * limits(mix).bound
 

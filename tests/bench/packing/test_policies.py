@@ -5,10 +5,9 @@ import random
 
 import pytest
 
-from bench.packing.cluster import ReplayCluster, Shape, Spot
+from bench.packing.cluster import ReplayCluster, ScoreBook, Shape, Spot
 from bench.packing.fgd import Fgd, typical_pods
 from bench.packing.peers import BestFit, Chance, FirstFit
-from bench.packing.scorebook import ScoreBook
 from tests.bench.packing.building import cluster, node, shape
 
 TYPICAL = [

@@ -4,8 +4,7 @@ import pytest
 
 from bench.packing.churn import churn, drawn
 from bench.packing.cluster import ReplayCluster, Shape, Spot
-from bench.packing.policies import makers
-from bench.packing.replay import Making, replay
+from bench.packing.replay import POLICIES, Making, replay
 from bench.packing.trace import Trace, read_trace, trace_scenario
 from gpushare.domain.policies import PolicyChoice
 from gpusharectl.simulator.engine import play
@@ -26,7 +25,7 @@ class Watched:
 
     def __init__(self, cluster: ReplayCluster, trace: Trace, name: str) -> None:
         self._cluster = cluster
-        self._policy = makers()[name](cluster, trace, 42)
+        self._policy = POLICIES[name](cluster, trace, 42)
 
     def choose(self, shape: Shape) -> Spot | None:
         spot = self._policy.choose(shape)
@@ -40,13 +39,13 @@ def watched(name: str) -> Making:
     return lambda cluster, trace, _: Watched(cluster, trace, name)
 
 
-@pytest.mark.parametrize("name", makers())
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("pod_list", ["small", "bare"])
 def test_a_pod_that_fits_somewhere_is_always_placed(name: str, pod_list: str) -> None:
     """And a replay is the same each time."""
     trace = read_trace(CASES, pod_list)
     found = replay(trace, watched(name), 42)
-    assert found.curve == replay(trace, makers()[name], 42).curve
+    assert found.curve == replay(trace, POLICIES[name], 42).curve
     assert len(found.decisions_us) == len(trace.arrivals(42))
 
 
@@ -62,7 +61,7 @@ def test_frag_is_the_simulators(pod_list: str) -> None:
     ]
     assert any(places)
     cluster, found = ReplayCluster(trace.shuffled_nodes(42)), []
-    policy = makers()["frag"](cluster, trace, 42)
+    policy = POLICIES["frag"](cluster, trace, 42)
     for arriving in trace.arrivals(42):
         asked = Shape.of(arriving)
         spot = policy.choose(asked)
