@@ -45,12 +45,15 @@ def try_to_listen(name: str, address: Address, complaints: list[str]) -> None:
         )
 
 
-def exit_with_complaints(complaints: Sequence[str]) -> None:
-    """Exit with all complaints, if there are any."""
+def exit_with_complaints(complaints: Sequence[str], program: str = "") -> None:
+    """Exit with all complaints, if there are any, below what cannot start."""
+    if not complaints:
+        return
+    if program:
+        click.echo(f"The {program} cannot start:", err=True)
     for complaint in complaints:
-        click.echo(complaint, err=True)
-    if complaints:
-        sys.exit(1)
+        click.echo(f"  {complaint}" if program else complaint, err=True)
+    sys.exit(1)
 
 
 def begin_process(log_level: str, log_format: logs.LogFormat) -> Event:

@@ -49,6 +49,8 @@ class Client(Protocol):
 
     is_last: bool
     """Whether the server ends, so that the answer has to be the connection's last."""
+    lost: asyncio.Future[None]
+    """Done when the client has left."""
 
     def head_arrived(self) -> None:
         """Note that a request's head is complete."""
@@ -103,8 +105,7 @@ class PostsAndPages:
             reply = await self._post(scope, receive, answer)
         else:
             client.request_arrived()
-            page = partial(_page, self._pages, scope)
-            reply = await in_thread(self._threads, page)
+            reply = await self._page(scope, client)
         if reply is None:
             return
         if client.is_last and _CLOSE not in reply.headers:
@@ -113,6 +114,21 @@ class PostsAndPages:
         await send({"type": "http.response.start", **start})
         await send({"type": "http.response.body", "body": reply.body})
         client.answer_sent()
+
+    async def _page(self, scope: Scope, client: Client) -> "_Reply | None":
+        """Have Flask answer in a thread; None if the client has left meanwhile.
+
+        Then the page is not made if it still waits for a thread. Otherwise those who
+        ask and leave would have others wait behind pages that nobody reads.
+        """
+        page = in_thread(self._threads, partial(_page, self._pages, scope))
+        answering = asyncio.ensure_future(page)
+        either: set[asyncio.Future[Any]] = {answering, client.lost}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            return answering.result()
+        answering.cancel()
+        return None
 
     async def _post(
         self, scope: Scope, receive: Receive, answer: PostHandler

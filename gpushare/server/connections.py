@@ -224,6 +224,8 @@ class ClientConnection(asyncio.Protocol):
         self._context = context
         self._by_port = by_port
         self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        """Done when the client has left."""
         self._since = self._loop.time()
         """When the stage began."""
         self._stalled: tuple[bool, float] | None = None
@@ -333,6 +335,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._connections.remove(self)
+        if not self.lost.done():
+            self.lost.set_result(None)
         if self._server:
             self._server.connection_lost(exc)
 

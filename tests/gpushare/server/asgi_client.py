@@ -12,6 +12,8 @@ from gpushare.server.asgi import CONNECTION, Application
 class Noted:
     """A connection that notes what the application tells it."""
 
+    lost: asyncio.Future[None]
+
     def __init__(self) -> None:
         self.is_last = False
         self.told: list[str] = []
@@ -37,6 +39,8 @@ async def exchange(
 ) -> list[dict[str, Any]]:
     """Let it answer one request; gives the messages that it sends."""
     arriving, sent = iter(received), []
+    if "state" in scope:
+        scope["state"][CONNECTION].lost = asyncio.get_running_loop().create_future()
 
     async def receive() -> Any:
         return next(arriving)

@@ -252,7 +252,10 @@ def test_who_is_late_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
             site.comes("slow")
             site.comes("server", Stage.SILENT)
             await until(lambda: site.made[-2][1].aborted)
-            site.made[-1][0].connection_lost(None)
+            silent = site.made[-1][0]
+            assert not silent.lost.done()
+            silent.connection_lost(None)
+            assert silent.lost.done()
         assert site.closed == [0, 2]
 
     asyncio.run(run())
