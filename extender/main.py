@@ -19,7 +19,6 @@ from prometheus_client import CollectorRegistry
 
 from extender.scheduling.bind import Binder
 from extender.scheduling.learning import FragLearning
-from extender.scheduling.resource_claims import RESOURCE_CLAIMS, ResourceClaimWatch
 from extender.scheduling.service import SchedulingVerbs, WaitAllowance
 from extender.scheduling.state import ExtenderState
 from extender.server.app import ExtenderParts, VerbMetrics, VerbThreads, create_app
@@ -40,6 +39,7 @@ from gpushare import logs
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.policies import FRAG
 from gpushare.informers.pods import UNFINISHED
+from gpushare.informers.resource_claims import RESOURCE_CLAIMS, ResourceClaimWatch
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector

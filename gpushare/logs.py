@@ -112,6 +112,7 @@ class LogOnce:
 
     def _change(self, about: Hashable, why: str) -> str:
         with self._lock:
-            before = self._problems.get(about, "")
-            self._problems[about] = why
+            before = self._problems.pop(about, "")
+            if why:
+                self._problems[about] = why
         return before

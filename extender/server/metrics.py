@@ -17,7 +17,6 @@ from extender.scheduling.learning import FragLearning
 from extender.scheduling.state import ExtenderState
 from gpushare.domain.model import Card
 from gpushare.domain.node import Node
-from gpushare.domain.refusal import Refusal
 from gpushare.kube.codec import PodRecord
 from gpushare.server.exposition import Labels, LargeGauge
 from gpushare.server.public import PAUSE_S, Readiness
@@ -78,7 +77,7 @@ class LedgerCollector(Collector):
         )
         pending = without_placement = 0
         for pod in _paced(state.pods.records()):
-            pending += _waits(pod)
+            pending += pod.waits
             without_placement += state.pods.is_without_placement(pod)
         for name, (text, value) in {
             "vcuda_extender_pending_yeses": (
@@ -194,11 +193,6 @@ class LearningCollector(Collector):
                 "best-fit.",
                 self._learning.learned_at,
             )
-
-
-def _waits(pod: PodRecord) -> bool:
-    # An invalid request waits until a person changes it.
-    return not pod.node and (pod.asks or isinstance(pod.request, Refusal))
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -108,7 +108,7 @@ class KeptAnswers:
         """Return where the request fits now: on these nodes at least, or on all."""
         shape = _shape(request, policy)
         decider = Decider(request, policy)
-        return self._answer(shape, decider.refusal, names, request)
+        return self.judged(shape, decider.refusal, names, request)
 
     def judged(
         self,
@@ -121,18 +121,9 @@ class KeptAnswers:
 
         ``asking`` is whose filter it is: names that one asks again do not count.
         """
-        return self._answer(shape, judge, names, asking)
-
-    def _answer(
-        self,
-        shape: RequestShape,
-        judge: Judge,
-        wanted: Collection[NodeName] | None,
-        asking: object,
-    ) -> FilterAnswer:
-        kept = self._kept(shape, wanted, asking)
+        kept = self._kept(shape, names, asking)
         if kept is None:
-            names = wanted or ()
+            names = names or ()
             nodes = zip(names, map(self._ledger.node, names), strict=True)
             return FilterAnswer.of(nodes, judge)
         with kept.lock:

@@ -10,11 +10,10 @@ from functools import reduce
 from threading import Condition
 
 from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
-from gpushare.domain.node import Node
+from gpushare.domain.node import Node, why_no_room
 from gpushare.domain.placement import place
 from gpushare.domain.policies import Policy
 from gpushare.domain.refusal import NO_CARDS, Reason, Refusal
-from gpushare.domain.reservation import why_no_room
 
 _LONGEST_JOURNAL = 65_536
 _MOST_PLANS = 100

@@ -55,6 +55,14 @@ def parse_whole(quantity: object) -> int:
     return int(value)
 
 
+def read_whole(quantity: object) -> int | None:
+    """Return what ``parse_whole`` does; None for what it does not accept."""
+    try:
+        return parse_whole(quantity)
+    except (NotAQuantity, NotWhole):
+        return None
+
+
 def parse_thousandths(quantity: object) -> int:
     """Parse CPU such as ``"500m"``, ``"2"`` or ``0.5``, rounded up to thousandths.
 

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import Card, CardUUID, NodeName
+from gpushare.domain.model import Card, NodeName
 from gpushare.kube import codec
 from gpushare.kube.annotations import decode_isolation, find_broken_links
 from gpushare.kube.cluster import Json
@@ -15,9 +15,13 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS
 from gpushare.kube.node_filters import NodeProperties, read_properties
 from gpushare.kube.reflector import Sink
+from gpushare.logs import LogOnce
 
 logger = logging.getLogger(__name__)
 
+_BROKEN = "node annotation not understood"
+_STRAYS = "cordon on cards that the node does not have"
+_LINKS = "links between cards not understood"
 _MOST_STRAYS = 20
 """So many UUIDs of a cordon are logged; an annotation has room for thousands."""
 
@@ -47,8 +51,7 @@ class NodeInformer(Sink):
         self.properties: dict[NodeName, NodeProperties] = {}
         self.isolation: dict[NodeName, str] = {}
         self._broken: dict[NodeName, str] = {}
-        self._strays: dict[NodeName, str] = {}
-        self._broken_links: dict[NodeName, str] = {}
+        self._log_once = LogOnce(logger)
         self._known: set[NodeName] = set()
 
     def begin_list(self) -> AbstractSet[str]:
@@ -66,18 +69,20 @@ class NodeInformer(Sink):
     def put(self, body: Json) -> None:
         """Record a node's cards, and what else is wanted of it."""
         name = NodeName(body["metadata"]["name"])
+        cards: tuple[Card, ...] = ()
         try:
-            cards = codec.read_cards(body)
+            cards, problem = codec.read_cards(body), ""
             self._broken.pop(name, None)
         except Malformed as error:
-            cards = ()
-            if self._broken.get(name) != str(error):
-                facts = {"node": name, "because": str(error)}
-                logger.warning("node annotation not understood", extra=facts)
-            self._broken[name] = str(error)
+            problem = self._broken[name] = str(error)
+        self._log(name, problem, _BROKEN, because=problem)
         if cards:
-            self._log_strays(name, codec.read_cordon(body) - {c.uuid for c in cards})
-            self._log_links(name, find_broken_links(annotation(body, CARDS)))
+            strays = codec.read_cordon(body) - {card.uuid for card in cards}
+            shown = ",".join(sorted(strays)[:_MOST_STRAYS])
+            self._log(name, shown, _STRAYS, cards=shown)
+            # The cards are used without their links.
+            problem = find_broken_links(annotation(body, CARDS))
+            self._log(name, problem, _LINKS, because=problem)
         self._set_cards(name, cards)
         if self._hosts is not None:
             self._hosts.set_allocatable(name, host_capacity(body))
@@ -92,8 +97,8 @@ class NodeInformer(Sink):
         """Forget a node, by its name."""
         name = NodeName(key)
         self._broken.pop(name, None)
-        self._broken_links.pop(name, None)
-        self._strays.pop(name, None)
+        for message in (_BROKEN, _STRAYS, _LINKS):
+            self._log(name, "", message)
         self._known.discard(name)
         self._ledger.forget(name)
         if self._hosts is not None:
@@ -104,20 +109,6 @@ class NodeInformer(Sink):
         self.properties.pop(name, None)
         self.isolation.pop(name, None)
 
-    def _log_strays(self, name: NodeName, strays: frozenset[CardUUID]) -> None:
-        """Log once that a cordon names cards that the node does not have."""
-        shown = ",".join(sorted(strays)[:_MOST_STRAYS])
-        if shown and shown != self._strays.get(name):
-            facts = {"node": name, "cards": shown}
-            logger.warning("cordon on cards that the node does not have", extra=facts)
-        self._strays[name] = shown
-
-    def _log_links(self, name: NodeName, problem: str) -> None:
-        """Log once that links cannot be read; the cards are used without them."""
-        if problem and problem != self._broken_links.get(name):
-            facts = {"node": name, "because": problem}
-            logger.warning("links between cards not understood", extra=facts)
-        if problem:
-            self._broken_links[name] = problem
-        else:
-            self._broken_links.pop(name, None)
+    def _log(self, name: NodeName, why: str, message: str, **facts: str) -> None:
+        """Log what is wrong with a node; nothing if it is known, or if it is right."""
+        self._log_once.problem((name, message), why, message, node=name, **facts)

@@ -267,17 +267,13 @@ class PodInformer(Sink):
             kept = {uid: until for uid, until in self._preempted.items() if until > now}
             self._preempted = kept | dict.fromkeys(uids, now + _PREEMPTED_FOR_S)
 
-    def without_placement(self) -> tuple[PodRecord, ...]:
-        """Return the pods that were bound without the extender.
+    def is_without_placement(self, record: PodRecord) -> bool:
+        """Return whether this pod was bound without the extender.
 
         Either an upgrade removed the extender's entry from kube-scheduler's
         configuration, or a pod named its node itself. A pod whose containers ask for
         something invalid does not count, because the device plugin rejects it.
         """
-        return tuple(filter(self.is_without_placement, self.records()))
-
-    def is_without_placement(self, record: PodRecord) -> bool:
-        """Return whether this pod was bound without the extender."""
         if not (record.asks and record.node):
             return False
         return self._ledger.placement(record.pod.uid) is None

@@ -63,7 +63,7 @@ def write_snapshot(
         "largest_free": free.largest and _block(free.largest),
         "units_without_cores": free.without_cores,
         "nodes": [_node(node, reserved, users) for node in known],
-        "pending": [_pending(pod) for pod in pods if _waits(pod)],
+        "pending": [_pending(pod) for pod in pods if pod.waits],
     }
 
 
@@ -113,10 +113,6 @@ def _users(users: Sequence[ResourceClaimUser] | None) -> dict[str, Any]:
 def _placement(placement: Placement) -> dict[str, Any]:
     shares = [write_share(share) for share in placement.shares]
     return {**_pod(placement.pod), "shares": shares}
-
-
-def _waits(pod: PodRecord) -> bool:
-    return not pod.node and (pod.asks or isinstance(pod.request, Refusal))
 
 
 def _pending(record: PodRecord) -> dict[str, Any]:

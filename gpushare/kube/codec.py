@@ -98,6 +98,11 @@ class PodRecord:
         """Whether the pod asks for any part of a card."""
         return self.charged is not None
 
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for cards; an invalid request, until a person changes it."""
+        return not self.node and (self.asks or isinstance(self.request, Refusal))
+
 
 def refusal_text(refusal: Refusal) -> str:
     """Return the fixed text of a refusal, which ``kubectl describe pod`` shows."""

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from gpushare.domain.model import Amount, HostAmount
 from gpushare.domain.quantity import (
     NotAQuantity,
-    NotWhole,
     parse_mebibytes,
     parse_thousandths,
-    parse_whole,
+    read_whole,
 )
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -181,10 +180,7 @@ def waits_because(pod: Json) -> str:
 def allocatable(node: Json, resource: str) -> int | None:
     """Return kubelet's allocatable amount of a resource; None if it is not known."""
     quantity = ((node.get("status") or {}).get("allocatable") or {}).get(resource)
-    try:
-        return None if quantity is None else parse_whole(quantity)
-    except (NotAQuantity, NotWhole):
-        return None
+    return read_whole(quantity)
 
 
 def addresses(node: Json) -> list[str]:

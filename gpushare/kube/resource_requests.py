@@ -17,6 +17,7 @@ from gpushare.domain.quantity import (
     parse_mebibytes,
     parse_thousandths,
     parse_whole,
+    read_whole,
 )
 from gpushare.domain.refusal import Refusal, clean_text, refuse_invalid
 from gpushare.domain.request import ContainerSpec, Role, build_claims, peak_amount
@@ -208,14 +209,8 @@ def effective_request(pod: Json) -> Amount:
 
 def _counted(container: Json) -> Amount:
     amounts = _amounts_of(container)
-    return Amount(_number(amounts.get(names.CORE)), _number(amounts.get(names.MEMORY)))
-
-
-def _number(quantity: object) -> int:
-    try:
-        return 0 if quantity is None else parse_whole(quantity)
-    except (NotAQuantity, NotWhole):
-        return 0
+    cores, units = (read_whole(amounts.get(n)) for n in (names.CORE, names.MEMORY))
+    return Amount(cores or 0, units or 0)
 
 
 def _amount(container: Reader) -> Amount:

@@ -18,8 +18,7 @@ from gpushare.domain.model import (
     PodUID,
     Share,
 )
-from gpushare.domain.node import Node
-from gpushare.domain.reservation import why_no_room
+from gpushare.domain.node import Node, why_no_room
 from gpushare.informers.resource_claims import place_resource_claim
 from gpushare.informers.shortage import find_bars
 from gpushare.kube import codec, facts, words

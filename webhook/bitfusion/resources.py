@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any
 
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
-from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
+from gpushare.domain.quantity import read_whole
 from gpushare.domain.refusal import clean_text
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
@@ -158,7 +158,7 @@ def _misplaced(amounts: Mapping[str, Any], where: Mapping[str, str]) -> list[str
         elif name.startswith(RESOURCES) and name not in ASKED:
             known = ", ".join(ASKED)
             denials.append(f"{where[name]}: there is no such resource; ask by {known}")
-        elif name in (names.CORE, names.MEMORY) and _whole(amounts[name]) != 0:
+        elif name in (names.CORE, names.MEMORY) and read_whole(amounts[name]) != 0:
             denials.append(
                 f"{where[name]}: the container asks for {RESOURCES}… too; use only one "
                 "of the two"
@@ -202,7 +202,7 @@ def deny_shares_of_cards(ask: Ask, where: str) -> str:
 
 def read_card_count(raw: object, where: str, denials: list[str]) -> int | None:
     """Read a number of cards; what is wrong is added to ``denials``."""
-    number = _whole(raw)
+    number = read_whole(raw)
     if number and number <= _MOST_CARDS:
         return number
     because = "no node has so many" if number else "it must be an integer of 1 or more"
@@ -216,7 +216,7 @@ def read_card_count(raw: object, where: str, denials: list[str]) -> int | None:
 
 def read_percent(raw: object, where: str, denials: list[str]) -> int | None:
     """Read a percentage; what is wrong is added to ``denials``."""
-    number = _whole(raw)
+    number = read_whole(raw)
     if number and number <= 100:  # noqa: PLR2004
         return number
     shown = clean_text(str(raw))
@@ -234,7 +234,7 @@ def deny_percent(shown: str, where: str, allowed: str) -> str:
 
 def read_memory(raw: object, where: str, denials: list[str]) -> int | None:
     """Read an amount of memory in bytes; what is wrong is added to ``denials``."""
-    number = _whole(raw)
+    number = read_whole(raw)
     if number is not None and number >= MB:
         return number
     text = clean_text(str(raw))
@@ -273,14 +273,7 @@ def _is_uneven(name: str, limits: Json, requests: Json) -> bool:
     if name not in requests:
         return False
     request, limit = requests[name], limits[name]
-    return str(request) != str(limit) and _whole(request) != _whole(limit)
-
-
-def _whole(raw: object) -> int | None:
-    try:
-        return parse_whole(raw)
-    except (NotAQuantity, NotWhole):
-        return None
+    return str(request) != str(limit) and read_whole(request) != read_whole(limit)
 
 
 def configured_card_size(rules: BitfusionRules, pool: CardPool) -> CardSize | None:

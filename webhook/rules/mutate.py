@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
-from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
+from gpushare.domain.quantity import read_whole
 from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import ContainerSpec, Role, peak_amount
 from gpushare.kube import names
@@ -73,7 +73,7 @@ def drop_known_mib(pod: Json) -> list[str]:
     for container in pod_containers(pod, INIT, APP):
         for amounts in map(container.amounts, PARTS):
             mib, known = (
-                _number(amounts.get(n)) for n in (names.MEMORY_MIB, names.MEMORY)
+                read_whole(amounts.get(n)) for n in (names.MEMORY_MIB, names.MEMORY)
             )
             if mib is None or known is None:
                 continue
@@ -277,10 +277,4 @@ def _asks_nothing(container: PodContainer) -> bool:
 
 def _is_none(quantity: object) -> bool:
     """Tell whether it is 0: kubelet then asks no plugin (contracts 2.4)."""
-    return _number(quantity) == 0
-
-
-def _number(quantity: object) -> int | None:
-    with suppress(NotAQuantity, NotWhole):
-        return parse_whole(quantity)
-    return None
+    return read_whole(quantity) == 0

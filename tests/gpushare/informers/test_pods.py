@@ -61,6 +61,11 @@ class FollowedCluster:
     def relist(self, *pods: Json) -> None:
         self.pods.replace(iter([page(*pods[:1], token="t"), page(*pods[1:])]))
 
+    def without_placement(self) -> list[str]:
+        """The names of the pods that were bound without the extender."""
+        missed = filter(self.pods.is_without_placement, self.pods.records())
+        return [record.pod.name for record in missed]
+
     @property
     def free(self) -> list[int]:
         page = self.ledger.node(N)
@@ -124,10 +129,10 @@ def test_a_pod_bound_without_a_placement_is_counted(
     assert caplog.records == []
     followed.hear(pod_json("a", units=4, node="n"), pod_json("b", node="n"))
     followed.hear(pod_json("z", units=0, node="n"), pod_json("p", units=4))
-    assert [record.pod.name for record in followed.pods.without_placement()] == ["a"]
+    assert followed.without_placement() == ["a"]
     assert [r.message for r in caplog.records] == ["pod bound without a placement"]
     followed.pods.apply(event("DELETED", pod_json("a", units=4, node="n")))
-    assert followed.pods.without_placement() == ()
+    assert followed.without_placement() == []
 
 
 def test_a_pod_made_again_under_its_name_is_another(followed: FollowedCluster) -> None:
@@ -153,7 +158,7 @@ def test_what_is_not_understood_is_left_out_and_logged(
     followed.hear(broken, bound_json(placement("b", 0, 5)))
     assert followed.free[0] == 24
     followed.hear(pod_json("c", units=4, node="n", annotations={names.PLACEMENT: "{"}))
-    assert [pod.pod.name for pod in followed.pods.without_placement()] == ["c"]
+    assert followed.without_placement() == ["c"]
     assert [r.message for r in caplog.records] == [
         *("pod not understood", "placement not understood"),
         "pod bound without a placement",
@@ -272,7 +277,7 @@ def test_the_most_believable_placement_is_charged(
         followed.hear(*things)
         followed.relist(messages)
         assert followed.free == free
-        assert bool(followed.pods.without_placement()) == missed
+        assert bool(followed.without_placement()) == missed
 
 
 def test_an_impossible_card_frees_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gpushare.domain.node import Node
-from gpushare.domain.reservation import why_no_room
+from gpushare.domain.node import Node, why_no_room
 from tests.builders import card, node, placement, request, share
 
 HELD = placement("held", 0, 11, 30)

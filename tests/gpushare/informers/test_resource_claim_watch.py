@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from extender.scheduling.resource_claims import RESOURCE_CLAIMS, ResourceClaimWatch
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName
-from gpushare.informers.resource_claims import UNCONFIRMED_S, ResourceClaimInformer
+from gpushare.informers.resource_claims import (
+    RESOURCE_CLAIMS,
+    UNCONFIRMED_S,
+    ResourceClaimInformer,
+    ResourceClaimWatch,
+)
 from gpushare.kube.cluster import Json, Kind, ListPage
 from gpushare.kube.errors import ClusterError, NotFound, Unavailable
 from gpushare.kube.resource_claims.allocated import read_resource_claim
