@@ -109,7 +109,9 @@ def assemble_extender(
         "pods": Reflector(cluster, Kind.PODS, state.pods, field_selector=UNFINISHED),
     }
     synced = [reflector.synced for reflector in reflectors.values()]
-    watch = ResourceClaimWatch(cluster, state.claims) if settings.claims else None
+    watch = (
+        ResourceClaimWatch(cluster, state.resource_claims) if settings.claims else None
+    )
     followed = [
         *reflectors.items(),
         *([(RESOURCE_CLAIMS, watch.reflector)] if watch else []),
@@ -174,7 +176,7 @@ def _reviews(
     registry.register(ResourceClaimsCollector(state))
     metrics = ResourceClaimMetrics(registry)
     return create_resource_claims_app(
-        ResourceClaimParts(state.claims, readiness, metrics)
+        ResourceClaimParts(state.resource_claims, readiness, metrics)
     )
 
 

@@ -344,4 +344,4 @@ def with_claims(pod: Json, uses: Mapping[str, str]) -> Json:
 
 def as_claim(placed: Placement) -> Placement:
     """The same placement, of a ResourceClaim."""
-    return replace(placed, pod=replace(placed.pod, is_claim=True))
+    return replace(placed, pod=replace(placed.pod, is_resource_claim=True))

@@ -16,9 +16,9 @@ from gpushare.informers.snapshot import write_snapshot
 
 
 class ExtenderState:
-    """The extender's state in memory; reflectors fill ``nodes``, ``pods``, ``claims``.
+    """The extender's state in memory, which reflectors fill.
 
-    ``claims`` stays empty where no reviews of ResourceClaims are wanted.
+    ``resource_claims`` stays empty where no reviews of ResourceClaims are wanted.
     ``page``: keep also the labels and taints of nodes, which only the page needs,
     because kube-scheduler asks filter about nodes that the pod may use.
     """
@@ -47,13 +47,13 @@ class ExtenderState:
             hosts=self.hosts,
             clock=clock,
         )
-        self.claims = ResourceClaimInformer(
+        self.resource_claims = ResourceClaimInformer(
             self.ledger,
             set_cards=self.pods.set_cards,
             reconsider=self.pods.reconsider,
             clock=clock,
         )
-        set_cards = self.claims.set_cards
+        set_cards = self.resource_claims.set_cards
         self.nodes = NodeInformer(
             self.ledger, set_cards=set_cards, hosts=self.hosts, with_properties=page
         )
@@ -65,5 +65,5 @@ class ExtenderState:
             self.pods.records(),
             self.choice,
             self.ledger.reservations(),
-            self.claims.users(),
+            self.resource_claims.users(),
         )

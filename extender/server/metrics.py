@@ -150,7 +150,7 @@ class ResourceClaimsCollector(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Yield how many claims hold cards, are only reserved, or are not read."""
         ledger = self._state.ledger
-        charged, reservations = ledger.claims(), ledger.reservations()
+        charged, reservations = ledger.resource_claims(), ledger.reservations()
         yield _gauge(
             "vcuda_extender_claims",
             "ResourceClaims that hold a share of a card, reserved ones too.",
@@ -164,7 +164,7 @@ class ResourceClaimsCollector(Collector):
         yield _gauge(
             "vcuda_extender_claims_not_understood",
             "ResourceClaims whose allocation cannot be read; the log says why.",
-            len(self._state.claims.broken()),
+            len(self._state.resource_claims.broken()),
         )
 
 

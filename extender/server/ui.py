@@ -56,7 +56,7 @@ class ExtenderPage:
             known.choice,
             known.nodes.properties,
             known.ledger.reservations(),
-            known.claims.users(),
+            known.resource_claims.users(),
         )
 
 

@@ -34,7 +34,7 @@ class Ledger:
         self._where: dict[PodUID, NodeName] = {}
         self._unplaced: dict[PodUID, tuple[NodeName, PodRequest]] = {}
         self._reservations: set[PodUID] = set()
-        self._claims: set[PodUID] = set()
+        self._resource_claims: set[PodUID] = set()
         self._gone: set[NodeName] = set()
         self._nominated: frozenset[NodeName] = frozenset()
         self._journal: list[NodeName] = []
@@ -60,15 +60,15 @@ class Ledger:
         return None if node is None else node.placements.get(uid)
 
     def holders(self) -> frozenset[PodUID]:
-        """Return all pods that hold a share, on known or unknown cards; no claims."""
+        """Return pods with a share, of known or unknown cards; no ResourceClaims."""
         with self._lock:
-            pods = self._where.keys() - self._claims
+            pods = self._where.keys() - self._resource_claims
             return frozenset(pods) | self._unplaced.keys()
 
-    def claims(self) -> frozenset[PodUID]:
+    def resource_claims(self) -> frozenset[PodUID]:
         """Return all ResourceClaims that hold a share."""
         with self._lock:
-            return frozenset(self._claims)
+            return frozenset(self._resource_claims)
 
     def nodes_with_nominations(self) -> frozenset[NodeName]:
         """Return the nodes with capacity kept for a nominated pod; usually none."""
@@ -161,7 +161,7 @@ class Ledger:
                     return planned
         return Refusal(Reason.CHANGING)
 
-    def reserve_claim(self, placement: Placement) -> str:
+    def reserve_resource_claim(self, placement: Placement) -> str:
         """Record what a ResourceClaim is to have; return why not, empty if it may.
 
         kube-scheduler has chosen the card, by a view of its own. A claim that holds
@@ -181,10 +181,10 @@ class Ledger:
                 self._reservations.add(uid)
             return why_not
 
-    def change_claim(self, placement: Placement) -> None:
+    def change_resource_claim(self, placement: Placement) -> None:
         """Record a claim's cards anew; a reservation stays one."""
         with self._lock:
-            if placement.pod.key in self._claims:
+            if placement.pod.key in self._resource_claims:
                 self._record(placement)
 
     def record(self, placement: Placement) -> None:
@@ -251,8 +251,8 @@ class Ledger:
             self._remove(uid)
         node = self._node_to_change(placement.node)
         self._where[uid] = placement.node
-        if placement.pod.is_claim:
-            self._claims.add(uid)
+        if placement.pod.is_resource_claim:
+            self._resource_claims.add(uid)
         self._store(node.with_placement(placement))
 
     def _charge_everywhere(self, uid: PodUID) -> None:
@@ -282,7 +282,7 @@ class Ledger:
         name = self._where.pop(uid, None)
         if name is None:
             return None
-        self._claims.discard(uid)
+        self._resource_claims.discard(uid)
         node = self._nodes[name]
         placement = node.placements[uid]
         placements = {u: p for u, p in node.placements.items() if u != uid}

@@ -158,15 +158,15 @@ class Claim:
 class PodRef:
     """Identify a pod; ``priority`` as kube-scheduler resolved it, 0 if none is set.
 
-    ``is_claim``: it is a ResourceClaim, whose card kube-scheduler chose itself. It is
-    charged as a pod is, and is no pod: nobody can evict it.
+    ``is_resource_claim``: kube-scheduler chose its card itself. It is charged as a pod
+    is, and is no pod: nobody can evict it.
     """
 
     uid: PodUID
     namespace: str
     name: str
     priority: int = 0
-    is_claim: bool = False
+    is_resource_claim: bool = False
 
     @property
     def key(self) -> PodUID:
@@ -174,7 +174,7 @@ class PodRef:
 
         A claim can be reviewed before the API server has stored it, with any UID.
         """
-        return PodUID(f"claim/{self.uid}") if self.is_claim else self.uid
+        return PodUID(f"claim/{self.uid}") if self.is_resource_claim else self.uid
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

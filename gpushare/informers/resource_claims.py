@@ -186,7 +186,7 @@ class ResourceClaimInformer(Sink):
                 return why_not
             if self._holds.get(claim.uid):
                 placement = self._placement(claim, self._other_uid(claim.uid))
-            why_not = self._ledger.reserve_claim(placement)
+            why_not = self._ledger.reserve_resource_claim(placement)
             if not why_not:
                 made = _Hold(claim, placement, _number(version), self._clock())
                 self._holds.setdefault(claim.uid, []).append(made)
@@ -343,7 +343,7 @@ class ResourceClaimInformer(Sink):
         )
         if shares != hold.placement.shares:
             hold.placement = replace(hold.placement, shares=shares)
-            self._ledger.change_claim(hold.placement)
+            self._ledger.change_resource_claim(hold.placement)
 
     def _log_strays(self, hold: _Hold) -> None:
         node = self._ledger.node(hold.placement.node)
@@ -445,7 +445,7 @@ def place_resource_claim(
         Share(known.get(CardUUID(device.name), CardUUID(device.name)), device.amount)
         for device in claim.devices
     )
-    pod = PodRef(uid or claim.uid, claim.namespace, claim.name, is_claim=True)
+    pod = PodRef(uid or claim.uid, claim.namespace, claim.name, is_resource_claim=True)
     return Placement(pod, claim.node, shares)
 
 

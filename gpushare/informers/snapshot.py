@@ -89,14 +89,16 @@ def _node(node: Node, reserved: Container[PodUID], users: Users) -> dict[str, An
             **_users(users.get(placement.pod.uid)),
         }
         for placement in placed
-        if placement.pod.is_claim
+        if placement.pod.is_resource_claim
     ]
     return {
         "name": node.name,
         "cards": cards,
         **write_links(node.cards),
         "pods": [
-            _placement(placement) for placement in placed if not placement.pod.is_claim
+            _placement(placement)
+            for placement in placed
+            if not placement.pod.is_resource_claim
         ],
         "unplaced": [_request(request) for request in node.unplaced.values()],
         "nominations": [_placement(kept) for kept in node.nominations.values()],
@@ -207,7 +209,7 @@ def _read_node(node: Reader) -> Node:
         for key in ("pods", "nominations")
     )
     for one in _read_placements(node, "claims", name) if "claims" in node.raw else ():
-        claim = replace(one, pod=replace(one.pod, is_claim=True))
+        claim = replace(one, pod=replace(one.pod, is_resource_claim=True))
         placements[claim.pod.key] = claim
     unplaced = [_read_request(one) for one in node.objects("unplaced")]
     return Node(

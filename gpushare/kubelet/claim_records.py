@@ -86,7 +86,7 @@ class PreparedResourceClaim:
         """Return what it holds as a placement."""
         shares = tuple(device.share for device in self.devices)
         uid = PodUID(self.uid)
-        claim = PodRef(uid, self.namespace, self.name, is_claim=True)
+        claim = PodRef(uid, self.namespace, self.name, is_resource_claim=True)
         return Placement(claim, node, shares)
 
 

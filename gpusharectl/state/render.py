@@ -181,7 +181,7 @@ def _sum_of_namespace(seen: Overview) -> str:
     here = {share.pod for share in (*placed, *unplaced.values())}
     if not here:
         return f"No pod of {seen.namespace} holds a part of a card."
-    claims = sum(pod.is_claim for pod in here)
+    claims = sum(pod.is_resource_claim for pod in here)
     counted = ((len(here) - claims, "pod"), (claims, "claim"))
     holders = " and ".join(words.counted(n, noun) for n, noun in counted if n)
     cards = words.counted(len(seen.cards), "card")

@@ -194,7 +194,7 @@ def _over_placed(state: ClusterState) -> Iterator[Trouble]:
         for card in node.cards:
             cores, units = charged.get(card.uuid, (0, 0))
             if units > card.units or cores > CORES_PER_CARD:
-                claims = any(p.pod.is_claim for p in node.placements.values())
+                claims = any(p.pod.is_resource_claim for p in node.placements.values())
                 holders = "pods and ResourceClaims" if claims else "pods"
                 what = (
                     f"{holders} hold {units} of {card.units} units and {cores} of "

@@ -422,9 +422,9 @@ def _shares_on(state: ClusterState, node: Node) -> Iterator[tuple[CardUUID, PodS
         for uid, placement in node.nominations.items()
         if uid not in node.placements and uid not in node.unplaced
     ]
-    pods = [p for p in node.placements.values() if not p.pod.is_claim]
+    pods = [p for p in node.placements.values() if not p.pod.is_resource_claim]
     for placement in node.placements.values():
-        if placement.pod.is_claim:
+        if placement.pod.is_resource_claim:
             yield from _of_claim(state, placement)
     for stay, placements in (
         (Stay.PLACED, pods),

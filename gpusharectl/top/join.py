@@ -267,7 +267,7 @@ def _flags(
         yield Flag(Sign.LEAVING, "terminating")
     if share.waits:
         yield Flag(Sign.NOT_STARTED, "not started")
-    if share.by_claim and share.pod.is_claim:
+    if share.by_claim and share.pod.is_resource_claim:
         yield Flag(Sign.CLAIM, str(share.by_claim))
 
 

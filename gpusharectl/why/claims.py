@@ -198,7 +198,7 @@ class _PodsClaims:
     def _waits(self, name: str, body: Json, requests: CardRequests) -> ClaimVerdict:
         self._offers = self._offers or _OfferedDevices.read(self.cluster)
         uid = PodUID(body["metadata"]["uid"])
-        ref = PodRef(uid, body["metadata"]["namespace"], name, is_claim=True)
+        ref = PodRef(uid, body["metadata"]["namespace"], name, is_resource_claim=True)
         room: list[str] = []
         refusals: list[str] = []
         not_judged = [*requests.not_judged]

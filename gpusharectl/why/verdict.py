@@ -238,7 +238,7 @@ def _in_sum(node: Node, requested: Requested) -> Amount:
     charged = {
         placement.pod.uid: sum(placement.by_card().values(), NOTHING)
         for placement in (*node.nominations.values(), *node.placements.values())
-        if not placement.pod.is_claim
+        if not placement.pod.is_resource_claim
     }
     for uid, request in node.unplaced.items():
         charged[uid] = sum((claim.amount for claim in request.claims), NOTHING)
@@ -286,7 +286,7 @@ def _holders(node: Node) -> dict[PodUID, Holder]:
     holders: dict[PodUID, Holder] = {}
     for placement in (*node.nominations.values(), *node.placements.values()):
         amounts = [share.amount for share in placement.shares if share.card in here]
-        if amounts and not placement.pod.is_claim:
+        if amounts and not placement.pod.is_resource_claim:
             total = sum(amounts, NOTHING)
             holders[placement.pod.uid] = Holder(placement.pod, total)
     for uid, request in node.unplaced.items():

@@ -89,7 +89,7 @@ class PrioritiesAndBudgets:
 
     def why_pod_stays(self, pod: PodRef) -> str:
         """Return why a pod stays, in the words of ``why_pod_stays``; mostly empty."""
-        if pod.is_claim:
+        if pod.is_resource_claim:
             return "that are ResourceClaims"
         if pod.priority > self._priority:
             return "of higher priority"

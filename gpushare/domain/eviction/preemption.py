@@ -395,7 +395,7 @@ def _tenants(
     pods = {uid: request_of_pod.pod for uid, request_of_pod in node.unplaced.items()}
     for uid, placement in node.placements.items():
         # A ResourceClaim is no pod and cannot be evicted.
-        if not placement.pod.is_claim:
+        if not placement.pod.is_resource_claim:
             cards[uid] = frozenset(placement.cards())
             pods[uid] = placement.pod
     tenants: dict[PodUID, PossibleVictim] = {}

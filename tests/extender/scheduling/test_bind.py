@@ -170,7 +170,7 @@ def test_a_made_up_review_is_not_what_a_pod_gets(*, seen: bool, device: str) -> 
     body["metadata"]["uid"] = uid(pod)
     found = read_resource_claim(body)
     assert found is not None
-    assert not extender.state.claims.reserve(found, "1")
+    assert not extender.state.resource_claims.reserve(found, "1")
     if seen:
         extender.see()
     assert extender.bind(pod) == BindResult(BindOutcome.BOUND)

@@ -192,7 +192,7 @@ def test_claims_are_counted_by_what_is_known_of_them() -> None:
         return [value(registry, f"vcuda_extender_{name}") for name in names]
 
     assert gauges() == [0, 0, 0]
-    claims = reviews.state.claims
+    claims = reviews.state.resource_claims
     claims.apply(event("ADDED", claim_json("a", allocation_json(units=4))))
     assert gauges() == [1, 0, 0]
     assert reviews.ask(claim_json("c", allocation_json(units=4))) == ""

@@ -55,13 +55,13 @@ class Reviews:
 
     def __post_init__(self) -> None:
         self.state = ExtenderState(wait_s=0, pending_for_s=5)
-        self.state.claims.set_cards(NodeName("n"), cards(20, 20))
+        self.state.resource_claims.set_cards(NodeName("n"), cards(20, 20))
         cluster = Embedded()
-        never = Reflector(cluster, Kind.CLAIMS, self.state.claims)
+        never = Reflector(cluster, Kind.CLAIMS, self.state.resource_claims)
         followed = () if self.ready else (("resourceclaims", never),)
         readiness = Readiness(followed, 60)
         metrics = ResourceClaimMetrics(self.registry)
-        parts = ResourceClaimParts(self.state.claims, readiness, metrics)
+        parts = ResourceClaimParts(self.state.resource_claims, readiness, metrics)
         self.client = Client(as_wsgi(create_resource_claims_app(parts)))
 
     def ask(self, claim: Json, **request: Any) -> str:
@@ -94,7 +94,7 @@ def test_a_dry_run_reserves_nothing() -> None:
     assert reviews.ask(claim_json("a", allocation_json()), dryRun=True) == ""
     full = claim_json("b", allocation_json(units=21))
     assert "not 21" in reviews.ask(full, dryRun=True)
-    assert reviews.state.ledger.claims() == frozenset()
+    assert reviews.state.ledger.resource_claims() == frozenset()
 
 
 def test_a_claim_takes_no_pods_place() -> None:
@@ -187,7 +187,7 @@ def test_an_internal_error_is_a_denial(caplog: pytest.LogCaptureFixture) -> None
     """The API server would show people nothing but a number."""
     reviews = Reviews()
     nameless = claim_json("a", allocation_json())
-    reviews.state.claims.reserve = None  # type: ignore[assignment,method-assign]
+    reviews.state.resource_claims.reserve = None  # type: ignore[assignment,method-assign]
     assert "internal error" in reviews.ask(nameless)
     assert "Traceback" in caplog.text
     assert reviews.count("failed") == 1

@@ -99,11 +99,11 @@ def test_claims_are_followed_where_they_are(followed: Followed) -> None:
     status = {"status": {"allocation": allocation_json()}}
     followed.cluster.patch(Kind.CLAIMS, "default", "c", status, subresource="status")
     followed.start()
-    wait_until(followed.ledger.claims, "claim in the ledger")
+    wait_until(followed.ledger.resource_claims, "claim in the ledger")
     assert followed.watch.notes() == {}
-    assert followed.ledger.claims() == {f"claim/{made['metadata']['uid']}"}
+    assert followed.ledger.resource_claims() == {f"claim/{made['metadata']['uid']}"}
     followed.cluster.delete(Kind.CLAIMS, "default", "c")
-    wait_until(lambda: not followed.ledger.claims(), "claim's end")
+    wait_until(lambda: not followed.ledger.resource_claims(), "claim's end")
 
 
 def test_an_api_server_that_has_claims_no_more() -> None:
@@ -137,10 +137,10 @@ def test_late_reservations_are_settled_by_what_is_there() -> None:
         Kind.CLAIMS, "default", "written", status, subresource="status"
     )
     site.watch.settle_overdue()
-    assert len(site.ledger.claims()) == 3
+    assert len(site.ledger.resource_claims()) == 3
     site.clock.now = UNCONFIRMED_S + 1
     site.watch.settle_overdue()
-    assert site.ledger.claims() == {f"claim/{written['metadata']['uid']}"}
+    assert site.ledger.resource_claims() == {f"claim/{written['metadata']['uid']}"}
     assert site.ledger.reservations() == frozenset()
 
 
@@ -152,7 +152,7 @@ def test_a_claim_that_cannot_be_read_keeps_its_reservation() -> None:
     site.clock.now = UNCONFIRMED_S + 1
     cluster.error = Unavailable("no answer")
     site.watch.settle_overdue()
-    assert len(site.ledger.claims()) == 1
+    assert len(site.ledger.resource_claims()) == 1
     cluster.error = None
     site.watch.settle_overdue()
-    assert site.ledger.claims() == frozenset()
+    assert site.ledger.resource_claims() == frozenset()

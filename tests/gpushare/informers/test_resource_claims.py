@@ -120,7 +120,7 @@ def test_claims_of_other_drivers_are_nothing(site: Site) -> None:
     body = allocated()
     body["status"]["allocation"]["devices"]["results"][0]["driver"] = "net.io"
     site.seen(body)
-    assert site.ledger.claims() == frozenset()
+    assert site.ledger.resource_claims() == frozenset()
 
 
 def test_a_list_replaces_what_was_known(site: Site) -> None:
@@ -128,7 +128,7 @@ def test_a_list_replaces_what_was_known(site: Site) -> None:
     for name in "ab":
         site.seen(allocated(name, units=3))
     site.listed(allocated("b", units=3), claim_json("x"))
-    assert site.ledger.claims() == {"claim/uid-b"}
+    assert site.ledger.resource_claims() == {"claim/uid-b"}
 
 
 def test_lists_of_pods_and_claims_leave_each_other_alone(site: Site) -> None:
@@ -234,7 +234,7 @@ def test_the_second_answer_gets_the_uid_of_the_claim_once_it_is_stored(
     assert not reserve(site, allocated(units=8, device="gpu-1"))
     site.seen(allocated(units=8, device="gpu-1"))
     assert site.units() == {"GPU-1": 8}
-    assert site.ledger.claims() == {"claim/uid-c"}
+    assert site.ledger.resource_claims() == {"claim/uid-c"}
     site.gone(allocated())
     assert site.units() == {}
 
@@ -392,7 +392,7 @@ def test_a_made_up_claim_with_the_uid_of_a_second_answer(site: Site) -> None:
     """Both answers of the real one still count."""
     for device in ("gpu-0", "gpu-1"):
         assert not reserve(site, allocated(units=8, device=device))
-    (second,) = site.ledger.claims() - {"claim/uid-c"}
+    (second,) = site.ledger.resource_claims() - {"claim/uid-c"}
     uid = second.removeprefix("claim/")
     assert "has another part" in reserve(site, made_up("nope", uid))
     assert site.units() == {"GPU-0": 8, "GPU-1": 8}
@@ -525,7 +525,7 @@ class World:
         node = self.site.ledger.node(N)
         assert node is not None
         for placed in node.placements.values():
-            if not placed.pod.is_claim:
+            if not placed.pod.is_resource_claim:
                 yield from ((s.card, s.amount.units) for s in placed.shares)
 
 
@@ -578,5 +578,5 @@ def test_the_ledger_has_what_the_api_server_has_in_the_end(
     again = Site()
     again.listed(*world.stored.values())
     assert world.site.units() == again.units()
-    assert world.site.ledger.claims() == again.ledger.claims()
+    assert world.site.ledger.resource_claims() == again.ledger.resource_claims()
     assert world.site.ledger.reservations() == frozenset()

@@ -55,7 +55,7 @@ def test_a_pod_stays_by_its_kind(
         (ref("new"), "that are not seen on their nodes yet"),
         (ref("kept"), "that a PodDisruptionBudget protects now"),
         (ref("spare"), ""),
-        (replace(ref("claim"), is_claim=True), "that are ResourceClaims"),
+        (replace(ref("claim"), is_resource_claim=True), "that are ResourceClaims"),
     ],
     ids=str,
 )

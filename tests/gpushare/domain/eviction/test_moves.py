@@ -446,7 +446,7 @@ def a_claim() -> Node:
     return node(
         *cards(8, 8),
         holds=[
-            replace(placements, pod=replace(placements.pod, is_claim=True)),
+            replace(placements, pod=replace(placements.pod, is_resource_claim=True)),
             placement("d", 1, 5, 10),
         ],
     )
