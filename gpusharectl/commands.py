@@ -166,7 +166,6 @@ def for_kubectl(command: click.Command, arguments: Sequence[str]) -> str:
 
 
 def _takes_more() -> bool:
-    """Return whether standard output can be written."""
     try:
         click.echo()
     except OSError:

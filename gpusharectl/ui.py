@@ -113,7 +113,7 @@ class Extenders:
         return sorted(ready, key=lambda pod: facts.name_of(pod) != self._last)
 
 
-def demo_page(host: str, path: str) -> bytes:
+def fetch_demo_page(host: str, path: str) -> bytes:
     """GET a path of the demo's extender, to which the demo's API server redirects."""
     try:
         answer = urllib3.request("GET", f"{host}{path}", retries=1, timeout=_DEMO_S)
@@ -124,7 +124,7 @@ def demo_page(host: str, path: str) -> bytes:
     return answer.data
 
 
-def reported_use(objects: Objects) -> dict[str, Any]:
+def read_reported_use(objects: Objects) -> dict[str, Any]:
     """Return what the exporters report, as ``{v, nodes: {name: use}, troubles}``.
 
     A node of which nothing is known has ``{because, do}``, others ``{cards: {uuid:
@@ -301,7 +301,7 @@ def ui(
     with reached(kubeconfig, context) as access:
         get = _source(access, tls)
         # The demo has no exporters.
-        use = partial(reported_use, access.objects)
+        use = partial(read_reported_use, access.objects)
         try:
             server = PageServer(port, get, None if is_demo(access.objects) else use)
         except OSError as error:
@@ -311,7 +311,7 @@ def ui(
             ) from error
         with server:
             browse = None if no_open else webbrowser.open
-            for line in announced(server, browse, os.environ):
+            for line in announce_page(server, browse, os.environ):
                 click.echo(line)
             # As Ctrl-C does, so that port-forwards are closed.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -323,7 +323,7 @@ def _source(access: Access, tls: Tls | None) -> Callable[[str], bytes]:
     """Return what reads the page, after it was read once."""
     get: Callable[[str], bytes]
     if is_demo(access.objects):
-        get = partial(demo_page, access.objects.host)
+        get = partial(fetch_demo_page, access.objects.host)
     else:
         get = Extenders(access.objects, tls).get
     try:
@@ -337,7 +337,7 @@ def _source(access: Access, tls: Tls | None) -> Callable[[str], bytes]:
     return get
 
 
-def announced(
+def announce_page(
     server: PageServer, browse: Callable[[str], bool] | None, environ: Mapping[str, str]
 ) -> list[str]:
     """Open a browser if there is a screen, and return where the page is."""
@@ -354,6 +354,5 @@ def announced(
 
 
 def _has_screen(environ: Mapping[str, str]) -> bool:
-    """Return whether a browser would open a window, not use the terminal."""
     names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     return sys.platform in ("darwin", "win32") or any(map(environ.get, names))

@@ -201,7 +201,6 @@ def compare_versions(data: Mapping[str, Any]) -> str:
 
 
 def _lines(data: Json) -> Iterator[str]:
-    """Yield the lines of the screen."""
     components = data["components"].items()
     parts = {
         "gpusharectl": __version__,

@@ -4,7 +4,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import click
@@ -55,36 +54,29 @@ _CODES = (
 )
 
 _ONE_RUN = ("evict", "yes", "output", "timeout")
+_Size = tuple[int | None, int | None, int | None]
+_NO_SIZE: _Size = (None, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _RequestedSize:
-    """What a pod that does not exist yet would ask; None for what was not given."""
-
-    memory: int | None
-    cores: int | None
-    whole: int | None
-
-    @property
-    def given(self) -> bool:
-        return (self.memory, self.cores, self.whole) != (None, None, None)
-
-    def request(self) -> PodRequest:
-        """Return the request; ``UsageError`` if there can be none."""
-        if self.whole is not None and self.cores is not None:
-            raise click.UsageError("--whole K is K x 100 cores; leave --cores out")
-        cores = 1 if self.cores is None else self.cores
-        if self.whole is not None:
-            cores = self.whole * CORES_PER_CARD
-        elif self.memory is None:
-            raise click.UsageError("give --memory, in units of 256 MiB, or --whole")
-        if cores > CORES_PER_CARD and cores % CORES_PER_CARD:
-            raise click.UsageError("--cores is 0 to 99, or whole cards: see --whole")
-        amount = Amount(cores, self.memory or 0)
-        if amount == NOTHING:
-            raise click.UsageError("--memory and --cores are both 0")
-        claim = Claim(amount, (ContainerAmount("main", amount),))
-        return PodRequest(PodRef(PodUID("a new pod"), "", "a new pod"), (claim,))
+def _size_new_pod(
+    memory: int | None, cores: int | None, whole: int | None
+) -> PodRequest:
+    """Return what a pod that does not exist yet would ask."""
+    if whole is not None and cores is not None:
+        raise click.UsageError("--whole K is K x 100 cores; leave --cores out")
+    if whole is not None:
+        cores = whole * CORES_PER_CARD
+    elif memory is None:
+        raise click.UsageError("give --memory, in units of 256 MiB, or --whole")
+    elif cores is None:
+        cores = 1
+    if cores > CORES_PER_CARD and cores % CORES_PER_CARD:
+        raise click.UsageError("--cores is 0 to 99, or whole cards: see --whole")
+    amount = Amount(cores, memory or 0)
+    if amount == NOTHING:
+        raise click.UsageError("--memory and --cores are both 0")
+    claim = Claim(amount, (ContainerAmount("main", amount),))
+    return PodRequest(PodRef(PodUID("a new pod"), "", "a new pod"), (claim,))
 
 
 @click.command("make-room", epilog=_CODES)
@@ -163,8 +155,8 @@ def make_room(  # noqa: PLR0913
     Only pods whose controller makes another one move, and only if that one fits
     elsewhere. Without --evict the plan is only shown.
     """
-    size = _RequestedSize(memory, cores, whole)
-    if size.given == (pod is not None):
+    size = (memory, cores, whole)
+    if (size == _NO_SIZE) == (pod is None):
         raise click.UsageError("give either POD, or --memory or --whole")
     if evict and output and not yes:
         raise click.UsageError("with -o nothing is asked; give --yes")
@@ -241,11 +233,11 @@ def _room_demand(
     access: Access,
     pod: str | None,
     namespace: str | None,
-    size: _RequestedSize,
+    size: _Size,
     only: str,
 ) -> RoomDemand:
     if pod is None:
-        return RoomDemand(size.request(), None, only)
+        return RoomDemand(_size_new_pod(*size), None, only)
     space, name = parse_pod_name(pod, namespace)
     try:
         body = access.cluster.get(Kind.PODS, space, name)
@@ -255,7 +247,6 @@ def _room_demand(
 
 
 def _request(body: Json) -> PodRequest:
-    """Return what a pod asks; an error says why no room can be made for it."""
     name = facts.full_name(body)
     if facts.is_terminal(body) or facts.is_leaving(body):
         raise click.ClickException(f"{name} has ended, or is terminating")

@@ -263,7 +263,6 @@ class Eviction:
         return None
 
     def _limit(self, pod: Json) -> float:
-        """Return how long a pod may take to end, and another one to be bound."""
         grace = pod["spec"].get("terminationGracePeriodSeconds")
         return self._patience.timeout_s + (_GRACE_S if grace is None else grace)
 
@@ -350,7 +349,6 @@ class Eviction:
     def _landed(
         self, pod: Json, target: PodTarget, before: set[str], landing: Placement
     ) -> Json:
-        """Wait until the pod is gone and its replacement is bound; return that."""
         seen, owner = _AfterEviction(), read_owner_uid(pod)
 
         def done() -> bool:
@@ -362,7 +360,14 @@ class Eviction:
 
         if self._patience.until(done, self._limit(pod)):
             # Others may have been made at the same time, by an autoscaler or a rollout.
-            return max(seen.bound, key=lambda pod: (_is_at(pod, landing), _made(pod)))
+            return max(
+                seen.bound,
+                key=lambda new: (
+                    _same(codec.read_pod_record(new).placement, landing),
+                    facts.created(new),
+                    facts.name_of(new),
+                ),
+            )
         if not seen.gone:
             raise _Halted(f"{facts.full_name(pod)} is still terminating")
         if not seen.made:
@@ -435,14 +440,6 @@ def _same(placement: Placement | None, planned: Placement) -> bool:
     if placement is None or placement.node != planned.node:
         return False
     return set(placement.cards()) == set(planned.cards())
-
-
-def _is_at(pod: Json, planned: Placement) -> bool:
-    return _same(codec.read_pod_record(pod).placement, planned)
-
-
-def _made(pod: Json) -> tuple[str, str]:
-    return (facts.created(pod), facts.name_of(pod))
 
 
 def _where(placement: Placement) -> str:

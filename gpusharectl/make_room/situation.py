@@ -167,7 +167,6 @@ def read_owner_uid(pod: Json) -> str:
 
 
 def _candidate(seen: SeenPod, budgets: int, state: ClusterState) -> MoveCandidate:
-    """Return what the rules for moves look at in a bound pod."""
     uid, placement = seen.record.pod.uid, seen.record.placement
     node = state.placements.node(seen.record.node)
     kept = facts.annotation(seen.body, facts.SAFE_TO_EVICT) == "false"

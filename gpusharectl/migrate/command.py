@@ -174,7 +174,6 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _report(files: Sequence[_File], *, write: bool) -> int:
-    """Print on standard error what was done and what is left."""
     count = 0
     for file in files:
         for finding in file.after.findings:

@@ -222,7 +222,6 @@ def _summarize(count: int, rename: QuotaRename, *, dry_run: bool) -> None:
 
 
 def _report_clashes(clashes: Sequence[QuotaClash], rename: QuotaRename) -> int:
-    """Print what a person must choose, and return the exit code."""
     for clash in clashes:
         words = (
             f"{clash.ref.namespace}/{clash.ref.name} was not changed: it has "

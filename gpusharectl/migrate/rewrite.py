@@ -171,7 +171,6 @@ class _Migration:
         self._object, self._start = before
 
     def _enter(self, node: MappingNode) -> None:
-        """Take down which object the following is about."""
         kind, name = text_of(child_of(node, "kind")), child_of(node, "metadata", "name")
         if kind and name is not None:
             namespace = text_of(child_of(node, "metadata", "namespace"))
@@ -265,7 +264,6 @@ class _Migration:
     def _fields(
         self, node: Node | None, *, prefix: str = "", hami: bool
     ) -> list[_ResourceField]:
-        """Return the resources of other systems among the fields of a mapping."""
         fields = []
         for name, value in entries_of(node):
             if not name.value.startswith(prefix):
@@ -305,7 +303,6 @@ class _Migration:
                 self._replace(spec, {"schedulerName": []})
 
     def _container(self, node: Node, role: Role, *, hami: bool) -> _Container:
-        """Read what a container asks for, in its limits and in its requests."""
         lists = [child_of(node, "resources", key) for key in ("limits", "requests")]
         every = [name.value for resources in lists for name, _ in entries_of(resources)]
         hami = hami or self._is_hami(every)
@@ -360,7 +357,6 @@ class _Migration:
         self._report(lists[0][0].name, words, container, by_hand=by_hand)
 
     def _convert(self, containers: Sequence[_Container]) -> bool:
-        """Rewrite what containers ask for; return whether any was rewritten."""
         asking = [container for container in containers if container.amount]
         for container in containers:
             if container.fields and isinstance(container.wanted, str):
@@ -504,7 +500,6 @@ def _number(node: Node) -> int | str:
 
 
 def _pairs(amount: Amount) -> list[Field]:
-    """Return the fields of an amount."""
     both = ((names.MEMORY, amount.units), (names.CORE, amount.cores))
     return [(name, str(number)) for name, number in both if number]
 

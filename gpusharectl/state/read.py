@@ -182,32 +182,27 @@ def read_state(
     if setup is Setup.DEMO:
         why = "the demo's extender is not in a pod"
         placements = replace(placements, not_asked=why)
-    state = ClusterState(
+    quotas: tuple[Json, ...] | None = ()
+    reviewed: bool | None = None
+    if whole:
+        quotas = read_quotas(access.objects, troubles)
+        reviewed = _reviewed(access.objects, troubles)
+        if any(map(offers_to_claims, pods.parts)):
+            troubles += _unasked(access.objects)
+        if reviewed or any(trouble.about == _WEBHOOK for trouble in troubles):
+            setup = Setup.INSTALLED
+    return ClusterState(
         placements=placements,
         nodes=nodes,
         pods=seen,
         parts=tuple(pods.parts),
         now=now,
+        troubles=tuple(troubles),
+        quotas=quotas,
+        reviewed=reviewed,
         setup=setup,
         with_claims=pods.with_claims,
     )
-    if whole:
-        state = _with_configurations(access.objects, state, troubles)
-    return replace(state, troubles=tuple(troubles))
-
-
-def _with_configurations(
-    objects: Objects, state: ClusterState, troubles: list[Trouble]
-) -> ClusterState:
-    """Return the state with quotas and what is known of the webhook."""
-    quotas = read_quotas(objects, troubles)
-    reviewed = _reviewed(objects, troubles)
-    if any(map(offers_to_claims, state.parts)):
-        troubles += _unasked(objects)
-    setup = state.setup
-    if reviewed or any(trouble.about == _WEBHOOK for trouble in troubles):
-        setup = Setup.INSTALLED
-    return replace(state, quotas=quotas, reviewed=reviewed, setup=setup)
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,7 +268,6 @@ def _label(view: CardView) -> str:
 
 
 def _numbers(view: CardView, width: int) -> Words:
-    """Draw bars and numbers of what is allotted of a card."""
     card, allotted = view.card, view.allotted
     pieces = _pieces(view)
     line = Words()
@@ -343,7 +342,6 @@ def _sign(number: int, share: PodShare) -> Words:
 
 
 def _named(share: PodShare, node: NodeView) -> str:
-    """Return a pod's name and size, and what is unusual about it here."""
     size = "whole card" if share.whole else _size(share.amount)
     marks = ", ".join(_marks(share, node))
     return f"{share.pod} {size}{f' ({marks})' if marks else ''}"

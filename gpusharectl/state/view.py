@@ -352,7 +352,6 @@ def _shares_cards(node: Node | None, body: Json | None) -> bool:
 
 
 def _gets_pods(body: Json | None) -> bool:
-    """Return whether new pods may start on a node at all."""
     if body is None or facts.is_unschedulable(body):
         return False
     return facts.holds(body, "Ready") is True

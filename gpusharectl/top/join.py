@@ -247,7 +247,6 @@ class _PodRows:
         return tuple(rows)
 
     def _named(self, uuids: Iterable[str]) -> str:
-        """Return the indexes of those cards that the node has."""
         indexes = {self._indexes[uuid] for uuid in uuids if uuid in self._indexes}
         return ", ".join(map(str, sorted(indexes)))
 

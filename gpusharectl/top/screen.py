@@ -64,10 +64,10 @@ class View:
         return f"{said}\n{_HELP}"
 
 
-def pressed(view: View, key: str, page: int) -> View | None:
+def press_key(view: View, key: str, page: int) -> View | None:
     """Return the view after a key; None if it is to end. ``page``: rows of a screen.
 
-    >>> pressed(View(skip=3), "down", 10), pressed(View(), "q", 10)
+    >>> press_key(View(skip=3), "down", 10), press_key(View(), "q", 10)
     (View(sort=None, text='', typing=False, skip=4), None)
     """
     if key == "eof":
@@ -296,7 +296,7 @@ class _Shown:
                 live.update(self.picture(), refresh=True)
                 drawn = (*now[:3], self._view)
             for key in keys.read(_TICK_S):
-                after = pressed(self._view, key, self._console.height // 2)
+                after = press_key(self._view, key, self._console.height // 2)
                 if after is None:
                     return
                 self._view = after

@@ -521,7 +521,6 @@ def _nodes(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[_TableLine
 
 
 def _barred(nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
-    """Yield a line for each reason why the pod may not use nodes."""
     nodes_by_reason: defaultdict[str, list[NodeVerdict]] = defaultdict(list)
     for node in nodes:
         if node.barred:

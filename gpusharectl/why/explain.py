@@ -100,7 +100,6 @@ def _placed(
     actual: Placement,
     pod: Json,
 ) -> Placed:
-    """Explain on which cards a pod is, since when, and why there."""
     node = state.placements.node(record.node) or Node(record.node)
     choice = state.placements.choice
     policy = choice.policy(request.policy)
@@ -151,7 +150,6 @@ def _at(pod: Json) -> str:
 def _earlier(
     request: PodRequest, before: Node, actual: Placement, policy: Policy
 ) -> Iterator[EarlierCard]:
-    """Return the cards that the policy prefers to the pod's own."""
     if len(request.claims) > 1 or request.claims[0].whole_cards:
         return
     amount = request.claims[0].amount
@@ -302,7 +300,6 @@ class _PendingPod:
         return tuple(filter(None, ways)), len(nearest)
 
     def _steps(self, best: DeletionPlan | None) -> tuple[str, ...]:
-        """Return what would help, each by itself."""
         if nominated := facts.nominated(self._pod):
             return (f"wait until the preempted pods have left {nominated}",)
         if not self._judged:

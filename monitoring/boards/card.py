@@ -21,7 +21,6 @@ _WHO = "{{NamespaceName}}/{{PodName}} {{ContainerName}}"
 
 
 def _of(metric: str) -> str:
-    """Select the card that is selected at the top."""
     return f"{metric}{{{_CARD}}}"
 
 
@@ -31,7 +30,6 @@ def _most(metric: str) -> str:
 
 
 def _plain(*metrics: tuple[str, str]) -> tuple[Query, ...]:
-    """Return a line for each gauge, with its legend."""
     return tuple(Query(_most(metric), legend) for metric, legend in metrics)
 
 

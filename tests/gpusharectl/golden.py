@@ -7,10 +7,15 @@ that failed) writes them again; then read the difference as git shows it.
 import io
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import orjson
 from rich.console import Console
+
+from gpusharectl.state.read import ClusterState
+from gpusharectl.state.render import draw_overview
+from gpusharectl.state.view import Overview, build_overview
 
 SCREENS = Path(__file__).with_name("screens")
 
@@ -20,6 +25,13 @@ def drawn(draw: Callable[[Console], None], *, width: int = 80) -> str:
     page = io.StringIO()
     draw(Console(file=page, width=width, highlight=False, color_system=None))
     return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
+
+
+def draw_screen(seen: Overview | ClusterState, *, width: int = 80, **how: bool) -> str:
+    """What inspect shows of a cluster."""
+    if isinstance(seen, ClusterState):
+        seen = build_overview(seen)
+    return drawn(partial(draw_overview, seen=seen, **how), width=width)
 
 
 def assert_data_as_kept(name: str, data: object) -> None:

@@ -20,7 +20,6 @@ from gpusharectl.cordon import (
     OrderRefused,
     carry_out_order,
     describe_order,
-    edit_uuids,
     find_card,
     find_pods_on,
     owns,
@@ -144,6 +143,8 @@ OWNED = f"{A},{A}=a"
 @pytest.mark.parametrize(
     ("before", "order", "owner", "after", "changed"),
     [
+        (None, Order.UNCORDON, "", None, False),
+        (f"{A},{A}", Order.UNCORDON, "", None, True),
         (None, Order.CORDON, "a", OWNED, True),
         (OWNED, Order.UNCORDON, "a", None, True),
         (A, Order.CORDON, "a", A, False),
@@ -225,21 +226,6 @@ def test_index_or_beginning(
         return
     with pytest.raises(OrderRefused, match="give more of the UUID"):
         find_card(named, both, known)
-
-
-@pytest.mark.parametrize(
-    ("text", "adds", "after", "news"),
-    [
-        ("", True, "GPU-0", True),
-        ("GPU-0", True, "GPU-0", False),
-        ("", False, None, False),
-        ("GPU-0,GPU-0", False, None, True),
-        ("GPU-1", False, "GPU-1", False),
-    ],
-)
-def test_editing(text: str, adds: bool, after: str | None, news: bool) -> None:
-    found, changed = edit_uuids(text, [CardUUID("GPU-0")], adds=adds)
-    assert (found, bool(changed)) == (after, news)
 
 
 def test_it_says_who_is_there(cluster: ClusterOverHttp) -> None:

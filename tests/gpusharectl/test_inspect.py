@@ -15,12 +15,9 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from gpushare.addresses import LOOPBACK
-from gpushare.kube import names
-from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.access import reached
 from gpusharectl.commands import for_kubectl, main
-from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.gpusharectl.cluster_states import A, B
 from tests.gpusharectl.terminal import Terminal, kubeconfig_for
 
@@ -146,19 +143,6 @@ def test_as_data(kubeconfig: str, output: str) -> None:
     assert seen["totals"]["used_mib"] is None
     assert [pod["name"] for pod in seen["pods"]][:2] == ["app-1", "app-2"]
     assert [node["told"] for node in seen["nodes"]] == [False, False]
-
-
-def test_cordon_and_back(cluster: Embedded, kubeconfig: str) -> None:
-    """What inspect shows of it; who is there; and open again."""
-    closed = ran(kubeconfig, "cordon-card", "node-2", "1")
-    assert closed.exit_code == 0
-    assert "is cordoned now: no new pod comes to it." in closed.output
-    assert "1 pod on it keeps its share: default/cuda-3." in closed.output
-    assert "cordoned →" in ran(kubeconfig, "inspect").output
-    opened = ran(kubeconfig, "uncordon-card", "node-2", "7cf0")
-    assert opened.output == f"node-2 card 1 ({B}, Tesla P4) is open again.\n"
-    node = cluster.get(Kind.NODES, "", "node-2")
-    assert names.CORDON not in node["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("command", ["cordon-card", "uncordon-card", "clear-card"])

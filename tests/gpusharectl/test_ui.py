@@ -21,7 +21,7 @@ from gpusharectl.commands import main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.state.extender import read_certificates
-from gpusharectl.ui import Extenders, PageServer, announced, reported_use
+from gpusharectl.ui import Extenders, PageServer, announce_page, read_reported_use
 from tests.builders import card
 from tests.gpusharectl.cluster_states import extender, guarded, node_of, quota
 from tests.gpusharectl.conftest import put
@@ -168,7 +168,7 @@ def test_what_the_exporters_report() -> None:
     )
     shown = Shown("GPU-0", 0, 1000, 5, uses=uses)
     objects: Any = FakeExporters(n=page(shown), m=Unavailable("reset"))
-    found = reported_use(objects)
+    found = read_reported_use(objects)
     pods = [
         {"card": "GPU-0", "namespace": "default", "name": name} | told
         for name, told in (
@@ -180,7 +180,7 @@ def test_what_the_exporters_report() -> None:
     assert found["nodes"]["n"] == {"cards": cards, "pods": pods}
     assert found["nodes"]["m"]["because"] == "its exporter does not answer: reset"
     nobody: Any = FakeExporters()
-    assert reported_use(nobody) == {"v": 1, "nodes": {}, "troubles": []}
+    assert read_reported_use(nobody) == {"v": 1, "nodes": {}, "troubles": []}
 
 
 def test_quotas_are_reported_beside_use() -> None:
@@ -188,11 +188,11 @@ def test_quotas_are_reported_beside_use() -> None:
     objects: Any = FakeExporters(n=page(Shown("GPU-0", 0, 1000, 5)))
     right = quota("lab", hard={f"requests.{names.CORE}": "1"})
     objects.quotas = [quota("edge", hard={f"limits.{names.CORE}": "1"}), right]
-    (trouble,) = reported_use(objects)["troubles"]
+    (trouble,) = read_reported_use(objects)["troubles"]
     assert trouble["about"] == "quota edge/gpu"
     assert f"count nothing: limits.{names.CORE};" in trouble["what"]
     objects.quotas = Forbidden("resourcequotas is forbidden")
-    answer = reported_use(objects)
+    answer = read_reported_use(objects)
     assert list(answer["nodes"]["n"]["cards"]) == ["GPU-0"]
     (trouble,) = answer["troubles"]
     assert trouble["about"] == "quotas"
@@ -247,7 +247,7 @@ def test_a_browser_is_opened_where_there_is_a_screen(
 ) -> None:
     """No text browser takes over the terminal; the address is told always."""
     browse = None if opens is None else Mock(return_value=opens)
-    lines = announced(window, browse, {screen: ":0"})
+    lines = announce_page(window, browse, {screen: ":0"})
     assert browse is None or browse.called == bool(screen)
     assert lines[0] == f"The page is at {window.url}"
     assert says in "\n".join(lines)

@@ -63,6 +63,17 @@ def evicted(cluster: SmallCluster, plan: MovePlan | None = None) -> EvictionResu
     return run.carry_out(plan)
 
 
+def once_evicted(cluster: SmallCluster, act: Callable[[], object]) -> None:
+    """Change the cluster once, as soon as "other" is evicted."""
+
+    def look_at_it() -> None:
+        if "default/other evicted" in "".join(cluster.said[-1:]):
+            cluster.hinder = lambda: None
+            act()
+
+    cluster.hinder = look_at_it
+
+
 def test_the_waiting_pod_gets_the_room(cluster: SmallCluster) -> None:
     """The cheapest pod moves to the other card; nothing stays cordoned."""
     result = evicted(cluster)
@@ -222,12 +233,7 @@ def test_a_landing_elsewhere_stops_it(cluster: SmallCluster) -> None:
     cluster.node("n0", card(0, 18, uuid="C"))
     plan = planned(cluster)
 
-    def taken() -> None:
-        if "default/other evicted" in "".join(cluster.said[-1:]):
-            cluster.hinder = lambda: None
-            cluster.place("stranger", "n1", "A", 14)
-
-    cluster.hinder = taken
+    once_evicted(cluster, lambda: cluster.place("stranger", "n1", "A", 14))
     result = evicted(cluster, plan)
     assert any("landed on n0 card C, not on n1 card A" in line for line in cluster.said)
     assert result.done
@@ -240,12 +246,7 @@ def test_another_new_pod_of_the_controller_does_not_matter(
     """An autoscaler or a rollout makes one at the same time; it lands elsewhere."""
     cluster.node("n0", card(0, 18, uuid="C"))
 
-    def scale_up() -> None:
-        if "default/other evicted" in "".join(cluster.said[-1:]):
-            cluster.hinder = lambda: None
-            cluster.pod("zzz", 15, owner="other")
-
-    cluster.hinder = scale_up
+    once_evicted(cluster, lambda: cluster.pod("zzz", 15, owner="other"))
     plan = planned(cluster)
     assert evicted(cluster, plan).done
     assert cluster.cards_of("zzz") == ("C",)
@@ -279,12 +280,7 @@ def test_a_pod_that_was_there_replaces_none(cluster: SmallCluster) -> None:
     """Another replica on the planned card, while the new pod stays Pending."""
     cluster.bind(cluster.pod("replica", 1, owner="other"), "n1", "A")
 
-    def taken() -> None:
-        if "default/other evicted" in "".join(cluster.said[-1:]):
-            cluster.hinder = lambda: None
-            cluster.place("stranger", "n1", "A", 13)
-
-    cluster.hinder = taken
+    once_evicted(cluster, lambda: cluster.place("stranger", "n1", "A", 13))
     assert "other-new1 stays Pending: " in evicted(cluster).outcome
 
 
@@ -309,12 +305,7 @@ def test_a_long_grace_period_is_awaited(cluster: SmallCluster) -> None:
 def test_a_replacement_that_stays_pending_stops_it(cluster: SmallCluster) -> None:
     """Its room was taken after the eviction; its old one is not kept from it."""
 
-    def taken() -> None:
-        if "default/other evicted" in "".join(cluster.said[-1:]):
-            cluster.hinder = lambda: None
-            cluster.place("stranger", "n1", "A", 14)
-
-    cluster.hinder = taken
+    once_evicted(cluster, lambda: cluster.place("stranger", "n1", "A", 14))
     result = evicted(cluster)
     assert "other-new1 stays Pending: " in result.outcome
     assert "nominatedNodeName" not in cluster.get("big")["status"]
@@ -342,12 +333,7 @@ def test_a_pod_that_terminates_already_is_awaited(cluster: SmallCluster) -> None
 def test_a_node_that_is_removed_meanwhile_stops_it(cluster: SmallCluster) -> None:
     """With its cards, which cannot be opened any more."""
 
-    def removed() -> None:
-        if "default/other evicted" in "".join(cluster.said[-1:]):
-            cluster.hinder = lambda: None
-            cluster.api.delete(Kind.NODES, "", "n1")
-
-    cluster.hinder = removed
+    once_evicted(cluster, lambda: cluster.api.delete(Kind.NODES, "", "n1"))
     result = evicted(cluster)
     assert (result.done, result.evicted) == (False, ("default/other",))
     assert any('there is no node "n1"' in line for line in cluster.said)

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from rich.console import Console
@@ -33,13 +32,13 @@ from tests.gpusharectl.cluster_states import (
     tenants,
     troubled,
 )
-from tests.gpusharectl.golden import assert_as_kept, drawn
+from tests.gpusharectl.golden import assert_as_kept, draw_screen
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_each_state_has_its_screen(name: str) -> None:
     """At 80 columns without colour all is there; commands are not broken."""
-    found = drawn(partial(draw_overview, seen=build_overview(SCENES[name]())))
+    found = draw_screen(SCENES[name]())
     long = [line.strip() for line in found.splitlines() if len(line) > 80]
     assert [line for line in long if not line.startswith("→ kubectl ")] == []
     assert_as_kept(f"inspect-{name}", found)
@@ -54,9 +53,7 @@ def test_each_state_has_its_screen(name: str) -> None:
 )
 def test_wide_leaves_nothing_out(name: str) -> None:
     """UUIDs, cores, memory and priority of each pod; lines as long as they need."""
-    found = drawn(
-        partial(draw_overview, seen=build_overview(SCENES[name]()), wide=True)
-    )
+    found = draw_screen(SCENES[name](), wide=True)
     assert_as_kept(f"wide-{name}", found)
 
 
@@ -64,15 +61,13 @@ def test_wide_shows_how_far_links_differ() -> None:
     """The lowest and the highest known score; of a single card nothing."""
     its_cards = with_scores([card(0), card(1), card(2)], (250, 10, 0))
     nodes = [node_of("linked", *its_cards), node_of("alone", card(0))]
-    found = drawn(
-        partial(draw_overview, seen=build_overview(cluster_state(nodes, [])), wide=True)
-    )
+    found = draw_screen(cluster_state(nodes, []), wide=True)
     told = [line.partition("; links ")[2] for line in found.splitlines()]
     assert list(filter(None, told)) == ["10 to 250"]
 
 
 def test_wide_names_every_pod_of_a_crowd() -> None:
-    found = drawn(partial(draw_overview, seen=build_overview(crowd()), wide=True))
+    found = draw_screen(crowd(), wide=True)
     assert all(f"default/m-{number:03} " in found for number in range(300))
     assert all(f"default/p-{number:02} " in found for number in range(14))
     assert "more (" not in found
@@ -80,14 +75,14 @@ def test_wide_names_every_pod_of_a_crowd() -> None:
 
 def test_one_node_alone() -> None:
     """Its cards and its troubles; nothing of the others, nor of what waits."""
-    found = drawn(partial(draw_overview, seen=build_overview(troubled(), "stray")))
+    found = draw_screen(build_overview(troubled(), "stray"))
     assert_as_kept("node-stray", found)
-    found = drawn(partial(draw_overview, seen=build_overview(small(), "node-2")))
+    found = draw_screen(build_overview(small(), "node-2"))
     assert "node-1" not in found
     assert "2 cards, 58 units" in found
     nodes = [node_of("plain", labelled=False), node_of("n", card(0, 29))]
     seen = build_overview(cluster_state(nodes), "plain")
-    found = drawn(partial(draw_overview, seen=seen))
+    found = draw_screen(seen)
     assert found.startswith("plain shares no cards.\n")
 
 
@@ -96,7 +91,7 @@ def test_what_a_namespace_holds_of_one_node() -> None:
     pods = [held("a", A, 20), held("b", G, 30, node="node-1")]
     pods.append(asking("lost", 5, node="node-2", phase="Running"))
     seen = build_overview(cluster_state([node_1(), node_2()], pods), "node-2")
-    found = drawn(partial(draw_overview, seen=filter_namespace(seen, "default")))
+    found = draw_screen(filter_namespace(seen, "default"))
     said = "2 pods of default hold 25 units (6.25 GiB) and 2 cores, on 2 cards of 1"
     assert found.startswith(said)
 
@@ -105,7 +100,7 @@ def test_what_a_namespace_holds_of_one_node() -> None:
 def test_one_namespace_alone(name: str) -> None:
     """Its pods, the cards that they hold, and what others hold of these."""
     seen = filter_namespace(build_overview(tenants()), name)
-    assert_as_kept(f"namespace-{name}", drawn(partial(draw_overview, seen=seen)))
+    assert_as_kept(f"namespace-{name}", draw_screen(seen))
 
 
 def test_equal_warnings_are_told_once() -> None:
@@ -113,7 +108,7 @@ def test_equal_warnings_are_told_once() -> None:
     nodes = [node_of(f"n-{n}", card(0, uuid=f"G{n}"), ready="False") for n in range(5)]
     nodes.append(node_of("other", card(0)))
     seen = build_overview(cluster_state(nodes, parts=[extender(), plugin("other")]))
-    found = drawn(partial(draw_overview, seen=seen))
+    found = draw_screen(seen)
     said = " ".join(found.partition("Warnings")[2].split())
     assert said.count("has no device plugin") == 1
     assert said.count("n-0, n-1, n-2 and 2 more: the node is not ready") == 1
@@ -124,7 +119,7 @@ def test_equal_warnings_are_told_once() -> None:
 @pytest.mark.parametrize("width", [54, 66, 79])
 def test_a_narrow_screen_has_fewer_columns(width: int) -> None:
     """No line of numbers is wrapped."""
-    found = drawn(partial(draw_overview, seen=build_overview(tenants())), width=width)
+    found = draw_screen(tenants(), width=width)
     (line,) = re.findall(r"  card 0 .*", found)
     assert ("/14.75" in line) == (width >= 66)
     assert line.endswith(" 51/100")
@@ -140,7 +135,7 @@ LONG = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 def test_a_wide_screen_has_room_for_models(width: int, whole: bool) -> None:
     nodes = [node_of("n", card(0, 380, model=LONG, uuid=A), card(1, 29, uuid=B))]
     seen = build_overview(cluster_state(nodes, [held("a", A, 100, node="n")]))
-    found = drawn(partial(draw_overview, seen=seen), width=width)
+    found = draw_screen(seen, width=width)
     assert (LONG.removeprefix("NVIDIA ") in found) == whole
     head, first, second = (
         next(line for line in found.splitlines() if begin in line)
@@ -162,7 +157,7 @@ def test_the_tightest_quota_is_shown() -> None:
         )
     ]
     seen = build_overview(replace(cluster_state(), quotas=tuple(quotas)))
-    found = drawn(partial(draw_overview, seen=seen))
+    found = draw_screen(seen)
     assert re.findall(r"\d+/\d+", found) == ["40/50"]
 
 
@@ -180,10 +175,7 @@ def test_colour_only_adds() -> None:
     coloured = in_colour(troubled())
     assert "\x1b[" in coloured
     lines = [line.rstrip() for line in Text.from_ansi(coloured).plain.splitlines()]
-    assert (
-        lines
-        == drawn(partial(draw_overview, seen=build_overview(troubled()))).splitlines()
-    )
+    assert lines == draw_screen(troubled()).splitlines()
     yellow = re.findall(r"\x1b\[33m *(\d+/\d+)\x1b", in_colour(tenants()))
     assert yellow == ["44/40"]
 
@@ -196,6 +188,6 @@ def test_nobodys_words_command_the_terminal(wide: bool) -> None:
     model = card(0, 29, model="P4\x1b[31m")
     told = Trouble("n\x1b", "\x07 words", "do\x1b")
     seen = build_overview(cluster_state([node_of("n", model)], pods, troubles=[told]))
-    found = drawn(partial(draw_overview, seen=seen, wide=wide))
+    found = draw_screen(seen, wide=wide)
     assert not [char for char in found if not char.isprintable() and char != "\n"]
     assert "\N{REPLACEMENT CHARACTER}[2J" in found

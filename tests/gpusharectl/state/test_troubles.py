@@ -1,14 +1,12 @@
 """What an operator is warned of, and when there is no warning."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpusharectl.state.read import ClusterState, Trouble
-from gpusharectl.state.render import draw_overview
 from gpusharectl.state.troubles import find_troubles
 from gpusharectl.state.view import build_overview
 from tests.builders import bound_json, card, placement, pod_json
@@ -25,7 +23,7 @@ from tests.gpusharectl.cluster_states import (
     plugin,
     quota,
 )
-from tests.gpusharectl.golden import assert_as_kept, drawn
+from tests.gpusharectl.golden import assert_as_kept, draw_screen
 
 
 def parts(*pods: Json) -> ClusterState:
@@ -199,4 +197,4 @@ def test_the_webhook(
 
 def test_the_screen_of_a_webhook_that_is_down() -> None:
     seen = build_overview(webhook_state([False, False], reviewed=True))
-    assert_as_kept("inspect-webhook_down", drawn(partial(draw_overview, seen=seen)))
+    assert_as_kept("inspect-webhook_down", draw_screen(seen))

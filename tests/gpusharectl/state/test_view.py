@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
@@ -11,7 +10,6 @@ from gpushare.kube import names
 from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 from gpusharectl.output import encode
 from gpusharectl.state.read import ClusterState
-from gpusharectl.state.render import draw_overview
 from gpusharectl.state.view import (
     ClaimUse,
     NamespaceView,
@@ -40,7 +38,7 @@ from tests.gpusharectl.cluster_states import (
     unplaced,
     whole_card,
 )
-from tests.gpusharectl.golden import drawn
+from tests.gpusharectl.golden import draw_screen
 
 
 @pytest.mark.parametrize("name", [name for name in SCENES if name != "unplaced"])
@@ -97,7 +95,7 @@ def test_a_claim_is_shown_as_a_claim() -> None:
     assert (view.allotted.units, view.free and view.free.units) == (8, 21)
     reserved = replace(state.placements, reserved=frozenset({share.pod.uid}))
     screens = {
-        word: drawn(partial(draw_overview, seen=build_overview(shown), wide=wide))
+        word: draw_screen(shown, wide=wide)
         for word, shown, wide in (
             ("allocated", state, False),
             ("reserved", replace(state, placements=reserved), True),
@@ -106,9 +104,7 @@ def test_a_claim_is_shown_as_a_claim() -> None:
     assert "default/c 8 (claim, allocated for web)" in screens["allocated"]
     assert "claim, reserved for web" in screens["reserved"]
     assert "priority" not in screens["reserved"]
-    own = drawn(
-        partial(draw_overview, seen=filter_namespace(build_overview(state), "default"))
-    )
+    own = draw_screen(filter_namespace(build_overview(state), "default"))
     assert "1 claim of default holds 8 units" in own
     data = encode(build_overview(state))
     (held,) = data["nodes"][0]["cards"][0]["pods"]
@@ -159,7 +155,7 @@ def test_pods_that_wait_with_claims_are_named() -> None:
         replace(cluster_state([node_of("n", card(0))]), with_claims=by_uid)
     )
     assert encode(seen)["pending_claims"] == ["default/a", "default/b"]
-    screen = drawn(partial(draw_overview, seen=seen))
+    screen = draw_screen(seen)
     assert "2 pods with ResourceClaims pending" in screen
     assert "default/a, default/b" in screen
     assert "gpusharectl why default/a" in screen

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpushare.kube.errors import Unavailable
 from gpusharectl.top.rows import Sort, TopView
-from gpusharectl.top.screen import Keys, View, parse_keys, pressed, watch
+from gpusharectl.top.screen import Keys, View, parse_keys, press_key, watch
 from tests.gpusharectl.top_states import top_of
 
 ALTERNATE, BACK = "\x1b[?1049h", "\x1b[?1049l"
@@ -138,7 +138,7 @@ def test_no_more_rows_are_above_than_there_are() -> None:
 def after(*keys: str, view: View | None = None) -> View:
     found = view or View()
     for key in keys:
-        step = pressed(found, key, PAGE)
+        step = press_key(found, key, PAGE)
         assert step is not None
         found = step
     return found

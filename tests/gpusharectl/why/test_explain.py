@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -45,6 +46,10 @@ from tests.test_card_laws import asked, mixed, only_wanted
 
 def pod_in(seen: ClusterState, name: str) -> Json:
     return next(one.body for one in seen.pods.values() if one.record.pod.name == name)
+
+
+def data_of(seen: ClusterState, pod: Json) -> Any:
+    return encode_answer(explain_pod(seen, pod), seen.placements)
 
 
 def shown(seen: ClusterState, pod: Json) -> str:
@@ -108,7 +113,7 @@ def test_a_node_that_the_pod_may_not_use_has_no_advice() -> None:
     """Neither its room nor its pods help; without any other node that is said."""
     seen = SCENES["tied"]()
     pod = pod_in(seen, "next")
-    data = encode_answer(explain_pod(seen, pod), seen.placements)
+    data = data_of(seen, pod)
     barred = {node["name"]: node["barred"] for node in data["nodes"]}
     assert [name for name, why in barred.items() if why is None] == ["node-1"]
     assert not any(node["fits"] for node in data["nodes"])
@@ -314,11 +319,9 @@ def test_a_misspelt_annotation_is_reported() -> None:
         pod = asking(units=units, annotations={"baidu.com/vcuda-model": "Tesla P4"})
         seen = cluster_state([node_of("n", card())], [pod])
         assert f"Note: {told}" in " ".join(shown(seen, pod).split())
-        assert encode_answer(explain_pod(seen, pod), seen.placements)["warnings"] == [
-            told
-        ]
+        assert data_of(seen, pod)["warnings"] == [told]
     pod = picky("Tesla P4", units=4)
-    assert encode_answer(explain_pod(seen, pod), seen.placements)["warnings"] == []
+    assert data_of(seen, pod)["warnings"] == []
 
 
 def test_words_on_quotas_are_notes() -> None:
@@ -374,12 +377,10 @@ def test_an_autoscaler_does_not_help_against_fragmentation(
     if nominated:
         pod["status"]["nominatedNodeName"] = nominated
     seen = cluster_state([node], [*pods, pod])
-    assert (
-        encode_answer(explain_pod(seen, pod), seen.placements)["fits_in_sum"] == in_sum
-    )
+    assert data_of(seen, pod)["fits_in_sum"] == in_sum
     # kube-scheduler counts also what requests a card that is gone.
     lost = cluster_state([node], [*pods, held("c", "GPU-gone", 20, node="n"), pod])
-    assert encode_answer(explain_pod(lost, pod), lost.placements)["fits_in_sum"] is None
+    assert data_of(lost, pod)["fits_in_sum"] is None
     words = "No autoscaler adds a node for its card: n has 28 units and 198 cores free"
     assert (words in " ".join(shown(seen, pod).split())) == bool(in_sum)
 
@@ -417,7 +418,7 @@ def test_preemption_is_promised_only_where_kube_scheduler_may_preempt(
     words = " ".join(shown(seen, pod).split())
     assert says in words
     assert ("preempt" in words) == bool(says)
-    evicts = encode_answer(explain_pod(seen, pod), seen.placements)["evicts"]
+    evicts = data_of(seen, pod)["evicts"]
     assert evicts == (says == PREEMPTS)
 
 
@@ -431,7 +432,7 @@ def test_a_whole_card_counts_in_the_sums_as_what_its_pod_requests() -> None:
     seen = cluster_state([node], [whole, held("b", B, 20, node="n"), pod])
     words = " ".join(shown(seen, pod).split())
     assert f"{SPARES}: their nodes have enough in all, not on one card." in words
-    in_sum = encode_answer(explain_pod(seen, pod), seen.placements)["fits_in_sum"]
+    in_sum = data_of(seen, pod)["fits_in_sum"]
     assert (in_sum["units"], in_sum["cores"]) == (36, 99)
 
 
@@ -443,4 +444,4 @@ def test_the_fewest_pods_to_delete_are_not_those_that_are_preempted() -> None:
     others = [held(name, B, 14, node="n") for name in ("b", "c")]
     pod = asking("vip", 20, priority=1000)
     seen = cluster_state([node], [important, *others, pod])
-    assert encode_answer(explain_pod(seen, pod), seen.placements)["evicts"]
+    assert data_of(seen, pod)["evicts"]
