@@ -21,7 +21,7 @@ is an example that sends alerts to Discord by severity. An alert does not fire i
 metric is absent, as with a list of metrics that leaves the field out. Metrics of
 NVIDIA's own dcgm-exporter are not used.
 
-In the texts below ⟨…⟩ stands for a label. Only MIG instances have ⟨instance GPU_I_ID⟩.
+In the texts below ⟨…⟩ stands for a label. The alerts also name MIG instances and UUIDs.
 Expressions of one short line stand here, all others in `alerts.yaml`.
 """
 _SHORT_EXPRESSION = 100
@@ -55,12 +55,13 @@ def _expression(expr: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Replace the template of a label by the label's name."""
+    """Replace the template of a label by the label's name, without where a card is."""
     text = re.sub(r"\{\{ range .*\{\{ end \}\}", "⟨names of the pods⟩", text)
-    text = re.sub(r"\{\{ with \$labels\.(\w+).*?\{\{ end \}\}", r" ⟨instance \1⟩", text)
+    text = re.sub(r"\{\{ with \$labels\.\w+.*?\{\{ end \}\}", "", text)
     text = re.sub(r"\{\{ or \$labels\.(\w+) \$labels\.(\w+) \}\}", r"⟨\1 or \2⟩", text)
     text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"⟨\1⟩", text)
-    return re.sub(r"\{\{ \$value.*?\}\}", "⟨value⟩", text)
+    text = re.sub(r"\{\{ \$value.*?\}\}", "⟨value⟩", text)
+    return re.sub(r" ?(The card|Its UUID|The UUID) is ⟨[^.]*\.", "", text).strip()
 
 
 ROOT = Path(__file__).parents[1]

@@ -69,8 +69,6 @@ def packing_section(result: BenchResult, pictures: Path) -> PageSection:
         "packing.svg", "Allocated share by arrived load, one chart per list"
     )
     parts: list[str | Table | Picture] = [words, _means(lists), _seeds(lists), picture]
-    if costs := _costs(lists):
-        parts += ["Mean of one decision in µs, learning included:", costs]
     if churn := _churn(result.get("churn", {})):
         words = (
             f"Pods of the list {result['churn']['list']} come and go at a steady load. "
@@ -116,17 +114,6 @@ def _panel(one: dict[str, Any]) -> tuple[dict[str, plots.Points], dict[str, floa
     ceiling = one.get("limits", {}).get("ceiling")
     drawn = {name: points for name, points in curves.items() if points}
     return drawn, {} if ceiling is None else {"ceiling": ceiling}
-
-
-def _costs(lists: dict[str, Any]) -> Table | None:
-    policies = _policies(lists)
-    mean = at("decision_us", "mean")
-    rows = tuple(
-        (name, *(number(mean(one["policies"].get(each, {})), 0) for each in policies))
-        for name, one in lists.items()
-        if any("decision_us" in of for of in one["policies"].values())
-    )
-    return Table(("list", *policies), rows) if rows else None
 
 
 def _churn(churn: dict[str, Any]) -> Table | None:

@@ -89,10 +89,8 @@ def burst_section(result: BenchResult, pictures: Path) -> PageSection:
         f"{result['cards_a_node']} cards; then kube-scheduler starts (its client at "
         f"{number(result['qps'], 0)} requests per second, all nodes scored). The time "
         "runs from the first Binding to the last in the audit log of a real "
-        "kube-apiserver. The variants alternate. The limits are kube-scheduler without "
-        "an extender, and with one in Go that decides nothing. With any extender "
-        "kube-scheduler does not decide similar pods in one batch, so the table also "
-        "has it without batches."
+        "kube-apiserver. The variants alternate. With any extender kube-scheduler does "
+        "not decide similar pods in one batch."
     )
     verbs = ", ".join(f"{verb} {took:.2f}" for verb, took in result["verbs_ms"].items())
     calls = f"Mean milliseconds of a call in the extender: {verbs}."
@@ -148,8 +146,7 @@ def scale_section(result: BenchResult, _pictures: Path) -> PageSection:
         "allows another pod onto its card. A pair is kube-scheduler and its extender: "
         "one is killed or ends, another stands by, and pods continue to arrive "
         "(lease 15 s, the default). A filter has "
-        f"{number(at('filter', 'names')(result))} names. In the cluster of 20 nodes an "
-        "answer is right if it names the half that is not full."
+        f"{number(at('filter', 'names')(result))} names."
     )
     return PageSection("A large cluster", [words, *_misses(result)], result)
 

@@ -11,7 +11,8 @@ from exporter.catalog import OwnField
 from exporter.settings import ExporterSettings
 from exporter.telemetry.fields import FIELDS, GROUPS, Field, FieldGroup
 
-PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "monitoring.md"
 _ROW = re.compile(r"^\| `(?P<name>\w+)` \|(?P<cells>.*)\|$", re.MULTILINE)
 _METRIC = re.compile(r"\b(?:DCGM_(?:FI|CUSTOM)|vcuda)_\w+")
 _UNIT = re.compile(r"\(([^()]*)\)\.$")
@@ -20,19 +21,19 @@ FOREIGN = {"DCGM_FI_DRIVER_VERSION"}
 
 
 @cache
-def sections() -> dict[str, str]:
+def sections(page: Path = PAGE) -> dict[str, str]:
     """The text under each heading, by the heading."""
     parts = re.split(
-        r"^#{2,3} (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE
+        r"^#{2,3} (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE
     )
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def rows(section: str) -> dict[str, list[str]]:
+def rows(section: str, page: Path = PAGE) -> dict[str, list[str]]:
     """The cells of each row that begins with a name, by the name."""
     return {
         found["name"]: [cell.strip() for cell in found["cells"].split("|")]
-        for found in _ROW.finditer(sections()[section])
+        for found in _ROW.finditer(sections(page)[section])
     }
 
 
@@ -76,7 +77,12 @@ def test_nothing_is_described_that_is_not_there() -> None:
 
 
 def test_every_setting_has_its_row() -> None:
-    table = rows("Settings")
+    """Here, or on the device plugin's page if this one says so."""
+    shared = rows("Settings", DOCS / "deviceplugin.md")
+    as_there = sections()["Settings"].partition("| variable")[0]
+    table = {
+        name: ["", *shared[name]] for name in re.findall(r"`(GPUSHARE_\w+)`", as_there)
+    } | rows("Settings")
     settings, _ = ExporterSettings.read({"GPUSHARE_NODE_NAME": "n"})
     names = {name.upper() for name in settings.__dataclass_fields__} - {"FLAGS"}
     names = (names - {"NODE"}) | {"NODE_NAME"}
