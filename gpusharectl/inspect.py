@@ -133,8 +133,7 @@ def _seen(access: Access, namespace: str, node: str) -> Overview:
     state = read_state(access, datetime.now(UTC), whole=True)
     if node and (error := explain_missing_node(state, node)):
         raise click.ClickException(error)
-    version = access.objects.version()
-    seen = build_overview(state, node, host_troubles(state.nodes, version, HostFiles()))
+    seen = build_overview(state, node, host_troubles(state.nodes, HostFiles()))
     return filter_namespace(seen, namespace) if namespace else seen
 
 

@@ -46,8 +46,6 @@ CLAIMS_CONFIGURATION = Ref(
 """What makes the API server ask the arbiter before it stores a claim's allocation."""
 PROBE_ONLY = "installer-probe-pod-only"
 """Name of the matchCondition that limits the webhook to the installer's probe pod."""
-_PROBE_ONLY_NAMES = (PROBE_ONLY, "the-installers-trial-alone")
-"""Also the name that earlier versions wrote."""
 SYSTEM_NAMESPACES = frozenset({SYSTEM, "kube-public", "kube-node-lease"})
 """The namespaces of the cluster itself, whose pods the webhook does not change."""
 TERMINAL = frozenset({"Succeeded", "Failed"})
@@ -274,7 +272,7 @@ def is_narrowed(configuration: Json) -> bool:
     An interrupted installation leaves it so.
     """
     return any(
-        condition["name"] in _PROBE_ONLY_NAMES
+        condition["name"] == PROBE_ONLY
         for webhook in configuration.get("webhooks") or ()
         for condition in webhook.get("matchConditions") or ()
     )

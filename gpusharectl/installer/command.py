@@ -19,7 +19,7 @@ from gpusharectl.completion import complete_all_nodes
 from gpusharectl.installer import run as installing
 from gpusharectl.installer import uninstall as leaving
 from gpusharectl.installer.context import Context
-from gpusharectl.installer.kube_scheduler.files import desired_now
+from gpusharectl.installer.kube_scheduler.files import make_files_target
 from gpusharectl.installer.kube_scheduler.host import HostScheduler, SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, Obstacle
 from gpusharectl.installer.kube_scheduler.job import (
@@ -131,7 +131,7 @@ def _host(
     target: SchedulerTarget,
     timeouts: SchedulerTimeouts,
 ) -> HostScheduler:
-    desired = desired_now(target.version, tls=target.tls, frag=target.frag)
+    desired = make_files_target(tls=target.tls, frag=target.frag)
     if target.flavour is Flavour.K3S:
         run = _run if target.restart else None
         return K3sScheduler(files, access.objects, target.node, desired, run, timeouts)
@@ -235,14 +235,14 @@ def check_node(kubeconfig: str | None, context: str | None, **options: Any) -> N
 @click.argument("action", type=click.Choice([choice.value for choice in Action]))
 @click.option("--root", type=_FOLDER, required=True, help="Where the host is mounted.")
 @click.option("--into", type=_FOLDER, required=True, help="Where copies are tried.")
-@click.option("--kubernetes", required=True, help="The cluster's version.")
+@click.option("--kubernetes", expose_value=False, help="For earlier images alone.")
 @click.option("--tls", is_flag=True)
 @click.option("--packs", "frag", is_flag=True)
 def host_scheduler(
-    action: str, root: Path, into: Path, kubernetes: str, *, tls: bool, frag: bool
+    action: str, root: Path, into: Path, *, tls: bool, frag: bool
 ) -> None:
     """Set up or restore kube-scheduler's files of a mounted host, in a Job."""
-    desired = desired_now(kubernetes, tls=tls, frag=frag)
+    desired = make_files_target(tls=tls, frag=frag)
     try:
         click.echo(act_on_files(Action(action), root, desired, into), nl=False)
     except Obstacle as obstacle:

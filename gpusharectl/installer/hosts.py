@@ -14,11 +14,11 @@ from gpushare.kube.cluster import Json
 from gpushare.kube.facts import EXTENDER, SYSTEM
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.context import Context
-from gpusharectl.installer.kube_scheduler.apply import (
+from gpusharectl.installer.kube_scheduler.host import (
+    HostScheduler,
     configure_scheduler,
     prove_scheduler,
 )
-from gpusharectl.installer.kube_scheduler.host import HostScheduler
 from gpusharectl.installer.kube_scheduler.host_files import FileChange, Obstacle
 from gpusharectl.installer.kube_scheduler.job import SchedulerTarget
 from gpusharectl.installer.kube_scheduler.k3s import restart_command

@@ -34,8 +34,6 @@ ISOLATION_CHOICES = (NO_TIER, "driver", "preload", AUTO)
 """Its values, as ``deviceplugin.allocation.isolation`` has them."""
 CARD_CLASSES = f"{PREFIX}CARD_CLASSES"
 """Variable of the webhook: the cluster's RuntimeClasses that provide cards; no option.
-
-The name resembles no other: an older image would take it for a misspelt one.
 """
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SEPARATORS = re.compile(r"[\s,]+")

@@ -7,9 +7,13 @@ from itertools import chain
 from gpushare.domain.policies import FRAG
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.dra.apply import trusted_configuration
-from gpusharectl.installer.dra.checks import RIGHTS as DRA_RIGHTS
-from gpusharectl.installer.dra.checks import RIGHTS_BACK, judge_dra, read_dra
-from gpusharectl.installer.dra.objects import InstalledDra
+from gpusharectl.installer.dra.objects import RIGHTS as DRA_RIGHTS
+from gpusharectl.installer.dra.objects import (
+    RIGHTS_BACK,
+    InstalledDra,
+    judge_dra,
+    read_dra,
+)
 from gpusharectl.installer.hosts import HostsPlan
 from gpusharectl.installer.kube_scheduler.this_host import Flavour, read_flavour
 from gpusharectl.installer.manifests import (
@@ -233,10 +237,6 @@ class InstallPlan(HostsPlan):
                     "server trusts the authority there, is seen by the install itself"
                 )
         self.changes = find_changes(context.objects, bodies)
-        self._refuse_owned()
-
-    def _refuse_owned(self) -> None:
-        """Refuse to change any other object that another tool owns."""
         owned = owned_objects(change.before for change in self.changes if change.before)
         remedy = "remove it there first, or change it there"
         weigh_findings(judge_owners(owned, remedy), self.screen)

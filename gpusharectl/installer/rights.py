@@ -90,14 +90,14 @@ def needed_rights(
     for ref in refs:
         name = resource_of_kind(ref.api_version, ref.kind)
         rights += [Right(verb, name, ref.namespace) for verb in verbs]
-    return tuple(dict.fromkeys(rights))
+    return tuple(rights)
 
 
 def missing_rights(objects: Objects, rights: Sequence[Right]) -> tuple[Right, ...]:
-    """Return those of the rights that the user does not have."""
+    """Return those of the rights that the user does not have, each once."""
     return tuple(
         right
-        for right in rights
+        for right in dict.fromkeys(rights)
         if not objects.may(right.verb, right.resource, right.namespace)
     )
 

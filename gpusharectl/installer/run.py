@@ -25,7 +25,7 @@ from gpusharectl.installer.dra.apply import HOSTS_EXTENDER, PLUGIN, DraSteps
 from gpusharectl.installer.hosts import install_hosts
 from gpusharectl.installer.manifests import WORKLOADS
 from gpusharectl.installer.nodes.cards import shared_together, wait_for_cards
-from gpusharectl.installer.nodes.check import is_older_image, judge_images
+from gpusharectl.installer.nodes.check import judge_images
 from gpusharectl.installer.nodes.facts import nodes_to_label, read_nodes
 from gpusharectl.installer.nodes.pods import (
     IMAGE_TRIAL,
@@ -157,13 +157,11 @@ class InstallRun:
         delete_leftover_pods(context.objects, IMAGE_TRIAL)
         pods = image_trial_pods(context.objects, plan.changes, plan.chosen)
         ran = try_images(context, pods)
-        failed = {
-            node: why for node, why in ran.failed.items() if not is_older_image(why)
-        }
-        if failed:
+        if ran.failed:
             runs = "; what runs stays as it is" if plan.facts.installed.images else ""
+            why = failures_in_words(ran.failed)
             raise InstallError(
-                f"{image} does not start on all nodes. {failures_in_words(failed)}. "
+                f"{image} does not start on all nodes. {why}. "
                 f"{NOTHING_DONE.capitalize()}{runs}",
                 "let these nodes start it (docs/install.md, The image), or "
                 f"choose another image:\n  {plan.again(image='IMAGE')}",

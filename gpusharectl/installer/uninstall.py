@@ -19,16 +19,17 @@ from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import counted
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.dra.apply import PLUGIN, delete_slices
-from gpusharectl.installer.dra.checks import RIGHTS_BACK, judge_used
 from gpusharectl.installer.dra.objects import (
     CLASS,
     CONFIGURATION,
+    RIGHTS_BACK,
+    judge_used,
     list_used_claims,
     nodes_with_claims,
 )
 from gpusharectl.installer.hosts import HostsPlan
-from gpusharectl.installer.kube_scheduler.apply import restore_scheduler
 from gpusharectl.installer.kube_scheduler.files import STAYS, kept_configuration
+from gpusharectl.installer.kube_scheduler.host import restore_scheduler
 from gpusharectl.installer.kube_scheduler.this_host import Flavour, read_flavour
 from gpusharectl.installer.manifests import ALL, WORKLOADS, image_of
 from gpusharectl.installer.nodes.cleanup import (

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gpushare.kube.apiserver.api import ApiObjects
-from gpusharectl.installer.kube_scheduler.files import desired_now
+from gpusharectl.installer.kube_scheduler.files import make_files_target
 from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
@@ -76,7 +76,7 @@ def files(bare_site: Site) -> HostFiles:
 
 @pytest.fixture
 def host(files: HostFiles, objects: ApiObjects) -> KubeadmScheduler:
-    return KubeadmScheduler(files, objects, NODE, desired_now(objects.version()))
+    return KubeadmScheduler(files, objects, NODE, make_files_target())
 
 
 def tree(files: HostFiles) -> Tree:
@@ -131,7 +131,7 @@ def test_tried_with_certificates(
 ) -> None:
     """Certificates that are not in place yet are read by the trial; nothing is left."""
     before = tree(files)
-    asked = desired_now(objects.version(), tls=True)
+    asked = make_files_target(tls=True)
     with_tls = KubeadmScheduler(files, objects, NODE, asked)
     plan = with_tls.plan()
     assert with_tls.verdict(plan).result is ConfigurationResult.WELL
@@ -149,7 +149,7 @@ def test_tried_with_certificates(
 
 def test_nobody_to_try_it(files: HostFiles, objects: ApiObjects) -> None:
     """That it could not be tried is no reason against it, and is said."""
-    asked = desired_now(objects.version())
+    asked = make_files_target()
     timeouts = SchedulerTimeouts(check_s=2, wait_s=2)
     host = KubeadmScheduler(files, objects, "nowhere", asked, timeouts)
     before = tree(files)
@@ -170,7 +170,7 @@ def test_broken_one_is_told_and_rolled_back(
     Forced through, it is seen to end again and again, and the old files come back.
     """
     before = tree(files)
-    asked = desired_now(objects.version())
+    asked = make_files_target()
     broken = replace(asked, extender={**asked.extender, "weight": -1})
     host = KubeadmScheduler(files, objects, NODE, broken, SchedulerTimeouts(wait_s=120))
     plan = host.plan()

@@ -11,7 +11,6 @@ copied into the configuration; the flags stay, since they say the same. All othe
 such as ``--bind-address`` and ``--feature-gates``, are left alone.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,7 +28,8 @@ KIND = "KubeSchedulerConfiguration"
 FRAG_WEIGHT = 100
 """The extender's 10 points count 10,000 then; kube-scheduler's own scores add up to
 about 1,200 at their default weights."""
-_SINCE = (((1, 25), "v1"), ((1, 23), "v1beta3"), ((1, 22), "v1beta2"))
+_API = "v1"
+"""Of a new file; kube-scheduler reads it since 1.25. An existing file keeps its own."""
 _EXTENDERS = "extenders"
 _KEY = "percentageOfNodesToScore"
 _ALL = 100
@@ -39,14 +39,11 @@ configuration: None if it has no value. Profiles without a value are left out.""
 
 
 @dataclass(frozen=True, slots=True)
-class WantedConfig:
+class ConfigTarget:
     """What to write into the configuration."""
 
     extender: Json
     """The extender's entry in ``extenders``, as it is shipped."""
-    api: str
-    """API version of a new file: ``v1``, ``v1beta3`` or ``v1beta2``. An existing file
-    keeps its own."""
     flags: Mapping[str, str] = field(default_factory=dict)
     """kube-scheduler's flags without dashes, used only if there was no file."""
     kubeconfig: str = ""
@@ -62,26 +59,7 @@ class WantedConfig:
     are written back if it is off."""
 
 
-def configuration_api(version: str) -> str:
-    """Return the configuration's API version for a Kubernetes such as ``v1.36.3``.
-
-    v1 came with 1.25, v1beta3 with 1.23, v1beta2 with 1.22; older is an ``Obstacle``.
-    """
-    number = re.match(r"v?(\d+)\.(\d+)", version)
-    if number is None:
-        raise Obstacle(
-            f"Kubernetes reports the version {version!r}, not one like v1.36.3"
-        )
-    for since, api in _SINCE:
-        if (int(number[1]), int(number[2])) >= since:
-            return api
-    raise Obstacle(
-        f"Kubernetes {version} is too old: its kube-scheduler reads no version of "
-        f"{KIND} that this program writes. Upgrade it to 1.22 or newer"
-    )
-
-
-def with_extender(old: str | None, wanted: WantedConfig) -> str:
+def with_extender(old: str | None, wanted: ConfigTarget) -> str:
     """Return the configuration with the extender and everything else unchanged.
 
     The caller puts the file's name before an ``Obstacle``'s text.
@@ -100,8 +78,7 @@ def with_extender(old: str | None, wanted: WantedConfig) -> str:
                 "such extender: remove it first"
             )
     if old is None:
-        version = f"{GROUP}/{wanted.api}"
-        config = {"apiVersion": version, "kind": KIND, **config}
+        config = {"apiVersion": f"{GROUP}/{_API}", "kind": KIND, **config}
     if wanted.kubeconfig:
         connection = config.setdefault("clientConnection", {}) or {}
         connection.setdefault("kubeconfig", wanted.kubeconfig)
@@ -261,7 +238,7 @@ def _manages_ours(extender: Json) -> bool:
     return any(str(each.get("name", "")).startswith(PREFIX) for each in managed)
 
 
-def _extender(wanted: WantedConfig) -> Json:
+def _extender(wanted: ConfigTarget) -> Json:
     extender = (
         with_frag_weight(wanted.extender) if wanted.frag else dict(wanted.extender)
     )
@@ -280,20 +257,6 @@ CONFIG = "config"
 """The flag that names a configuration, without its dashes."""
 _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True)
 _BOOLS |= dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)
-_GONE = frozenset(
-    {
-        "algorithm-provider",
-        "hard-pod-affinity-symmetric-weight",
-        "lock-object-name",
-        "lock-object-namespace",
-        "policy-config-file",
-        "policy-configmap",
-        "policy-configmap-namespace",
-        "scheduler-name",
-        "use-legacy-policy-config",
-    }
-)
-"""Flags of 1.22 that a configuration replaces by profiles, without a message."""
 
 
 def parse_flags(words: Sequence[str]) -> dict[str, str]:
@@ -317,12 +280,6 @@ def parse_flags(words: Sequence[str]) -> dict[str, str]:
 
 def configuration_of_flags(flags: Mapping[str, str]) -> Json:
     """Return the part of a configuration that says what these flags say."""
-    old = sorted(_GONE & flags.keys())
-    if old:
-        raise Obstacle(
-            f"--{old[0]} is ignored beside --config: write it as profiles of a {KIND}, "
-            "pass that file with --config, and start again"
-        )
     config: Json = {}
     for name, (path, read_value) in _MOVES.items():
         if name not in flags:

@@ -30,9 +30,8 @@ from gpusharectl.installer import pki
 from gpusharectl.installer.kube_scheduler.api_server import why_elsewhere
 from gpusharectl.installer.kube_scheduler.config import (
     KIND,
+    ConfigTarget,
     Percentages,
-    WantedConfig,
-    configuration_api,
     has_other_weight,
     names_extender,
     overwritten_percentages,
@@ -119,11 +118,9 @@ class Starter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
+class FilesTarget:
     """What is wanted of the host."""
 
-    kubernetes: str
-    """The cluster's version, such as ``v1.36.3``."""
     program: str
     """The version of gpusharectl, for the record."""
     extender: Json
@@ -135,10 +132,10 @@ class Desired:
     score outweighs all others."""
 
 
-def desired_now(kubernetes: str, *, tls: bool = False, frag: bool = False) -> Desired:
-    """Return what is wanted of a host now, in a cluster of this version."""
+def make_files_target(*, tls: bool = False, frag: bool = False) -> FilesTarget:
+    """Return what is wanted of a host now."""
     now = datetime.now(UTC)
-    return Desired(kubernetes, __version__, shipped_extender(), now, tls, frag)
+    return FilesTarget(__version__, shipped_extender(), now, tls, frag)
 
 
 def shipped_extender() -> Json:
@@ -272,10 +269,10 @@ class HostCertificates:
 class SchedulerFiles:
     """All files of one host; every method reads them anew."""
 
-    def __init__(self, files: HostFiles, starter: Starter, desired: Desired) -> None:
+    def __init__(self, files: HostFiles, starter: Starter, target: FilesTarget) -> None:
         self._host_files = files
         self._starter = starter
-        self._desired = desired
+        self._target = target
         self.config = f"{starter.folder}/{CONFIG_NAME}"
         self.next = f"{self.config}.next"
         """Where a configuration lies while it is tried."""
@@ -290,9 +287,9 @@ class SchedulerFiles:
         """
         if overruled := self.overruled():
             raise Obstacle(overruled)
-        state, desired = self._read(), self._desired
-        text, record = self._built(state, desired)
-        tls = self.certificates.planned(desired.now) if desired.tls else ()
+        state, target = self._read(), self._target
+        text, record = self._built(state, target)
+        tls = self.certificates.planned(target.now) if target.tls else ()
         with Obstacle.about(self._starter.path):
             main = self._starter.edit(state.main, self._additions(text, tls))
         changes = [
@@ -353,7 +350,7 @@ class SchedulerFiles:
         That is said of its configuration as ``plan`` writes it; ``Obstacle`` as there.
         """
         state = self._read()
-        text, _ = self._built(state, self._desired)
+        text, _ = self._built(state, self._target)
         if master := self._former_setup(state).flags.get("master"):
             return (
                 f"{self._starter.path} has --master={master}, and kube-scheduler uses "
@@ -454,25 +451,23 @@ class SchedulerFiles:
     def _is_read(self, state: HostState) -> bool:
         return self._starter.is_edited(state.main, self._additions("", ()))
 
-    def _built(self, state: HostState, desired: Desired) -> tuple[str, HostRecord]:
+    def _built(self, state: HostState, target: FilesTarget) -> tuple[str, HostRecord]:
         """Return gpushare's configuration to write, and the record without its files.
 
         It has the extender, and everything else as it was.
         """
-        api = configuration_api(desired.kubernetes)
         former, edited = self._former_setup(state), self._is_edited(state)
         source = self.config if edited else former.config
         old = self._host_files.read(source) if source else b""
         if old is None:
             raise Obstacle(f"{self._starter.path} names {source}, which does not exist")
         known = self._known(state) if edited else {}
-        wanted = WantedConfig(
-            desired.extender,
-            api,
+        wanted = ConfigTarget(
+            target.extender,
             former.flags,
             self._starter.kubeconfig(state.without_gpushare),
-            self.certificates.for_scheduler() if desired.tls else None,
-            frag=desired.frag,
+            self.certificates.for_scheduler() if target.tls else None,
+            frag=target.frag,
             scored=known,
         )
         before = old.decode(errors="replace") if source else None
@@ -480,7 +475,7 @@ class SchedulerFiles:
             text = with_extender(before, wanted)
         # Kept even if it is off now: a kill may come before the file is written.
         scored = state.scored if edited else {}
-        if desired.frag:
+        if target.frag:
             scored = overwritten_percentages(_parsed(before), known)
         origin = f" from {former.config}" if former.config else ""
         head = f"# Made{origin} by gpusharectl install, which may be run again.\n"
@@ -488,7 +483,7 @@ class SchedulerFiles:
         if state.record:
             files, unfinished = dict(state.record.files), state.record.unfinished
         return head + text, HostRecord(
-            gpusharectl=desired.program,
+            gpusharectl=target.program,
             files=files,
             scored=scored,
             edited=edited,
@@ -506,7 +501,7 @@ class SchedulerFiles:
             written = state.record.files.get(self.config)
             if written and digest_of(state.config) in {written.was, written.after}:
                 return False
-        plain = replace(self._desired, tls=False, frag=False)
+        plain = replace(self._target, tls=False, frag=False)
         try:
             built, _ = self._built(replace(state, config=None, record=None), plain)
             plain_text = without_extender(built, {})
@@ -524,7 +519,7 @@ class SchedulerFiles:
 
         They are in the record; if that is lost, in the cluster's own configuration.
         """
-        if not has_other_weight(state.text, self._desired.extender):
+        if not has_other_weight(state.text, self._target.extender):
             return {}
         try:
             source = self._former_setup(state).config
@@ -547,7 +542,7 @@ class SchedulerFiles:
 
     def _additions(self, config: str, tls: Sequence[FileChange]) -> Additions:
         digest = hashlib.sha256(config.encode())
-        if self._desired.tls:
+        if self._target.tls:
             digest.update(self.certificates.stamp(tls).encode())
         return Additions(self.config, self._starter.folder, digest.hexdigest())
 

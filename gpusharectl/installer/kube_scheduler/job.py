@@ -20,7 +20,7 @@ from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.kube_scheduler.files import (
     CONFIG_NAME,
     STAYS,
-    Desired,
+    FilesTarget,
     SchedulerFiles,
 )
 from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
@@ -64,7 +64,7 @@ class Action(StrEnum):
     """Print the certificate of the host's authority, and write nothing."""
 
 
-def act_on_files(action: Action, root: Path, desired: Desired, into: Path) -> str:
+def act_on_files(action: Action, root: Path, desired: FilesTarget, into: Path) -> str:
     """Do it to the files below ``root``, and return the manifest as it is then.
 
     This is what the Job runs: ``gpusharectl host-scheduler``. Raises ``Obstacle``; for

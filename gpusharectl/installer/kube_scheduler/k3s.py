@@ -28,7 +28,7 @@ from gpushare.yaml_edit import (
     load_yaml,
 )
 from gpusharectl.installer.kube_scheduler.config import CONFIG, parse_flags
-from gpusharectl.installer.kube_scheduler.files import Desired, FormerSetup
+from gpusharectl.installer.kube_scheduler.files import FilesTarget, FormerSetup
 from gpusharectl.installer.kube_scheduler.host import HostScheduler, SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
@@ -120,7 +120,6 @@ class K3sFile:
         return path
 
     def edit(self, text: str | None, additions: Additions) -> str:
-        """Return the text with gpushare's argument as the last one."""
         if self.is_edited(text, additions):
             return text or ""
         without_gpushare = self.without_gpushare(text, additions)
@@ -136,7 +135,6 @@ class K3sFile:
     def without_gpushare(
         self, text: str | None, additions: Additions, backup: str | None = None
     ) -> str | None:
-        """Return the text without that argument; None if nothing else is in it."""
         kept = {
             key: [each for each in _listed(given) if not _is_added(each, additions)]
             if key in _KEYS
@@ -151,7 +149,6 @@ class K3sFile:
         return None if text is None or (text and not made) else made
 
     def is_edited(self, text: str | None, additions: Additions) -> bool:
-        """Return whether kube-scheduler is told to read gpushare's configuration."""
         try:
             return (
                 _flags(_arguments(parse_k3s_settings(text))).get(CONFIG)
@@ -161,7 +158,6 @@ class K3sFile:
             return False
 
     def former_setup(self, without_gpushare: str | None) -> FormerSetup:
-        """Return its own configuration and its flags; paths are the host's."""
         body = parse_k3s_settings(without_gpushare)
         disabled = {**body, **self._elsewhere}.get(_DISABLED, "")
         if str(disabled).lower() in _TRUE:
@@ -174,7 +170,6 @@ class K3sFile:
         return FormerSetup(flags.get(CONFIG, ""), {**_ALWAYS, **flags})
 
     def overruled(self, files: HostFiles) -> str:
-        """Return which other file overrules gpushare's configuration, or ""."""
         for path in _drop_in_paths(files):
             try:
                 body = _drop_in(files, path)
@@ -352,7 +347,7 @@ class K3sScheduler(HostScheduler):
         files: HostFiles,
         objects: Objects,
         node: str,
-        desired: Desired,
+        target: FilesTarget,
         run: Run | None = None,
         timeouts: SchedulerTimeouts | None = None,
     ) -> None:
@@ -360,13 +355,12 @@ class K3sScheduler(HostScheduler):
             key: v for _, body in _environments(files) for key, v in body.items()
         }
         starter = K3sFile(_elsewhere(files), variables)
-        super().__init__(files, objects, node, starter, desired, timeouts)
+        super().__init__(files, objects, node, starter, target, timeouts)
         self._run = run
         self._unread = False
         """Whether files have changed since k3s was last restarted."""
 
     def plan(self) -> Sequence[FileChange] | Obstacle:
-        """Return the files to write; none if all are as wanted."""
         planned = super().plan()
         if isinstance(planned, Obstacle):
             return planned
@@ -387,12 +381,10 @@ class K3sScheduler(HostScheduler):
         return ""
 
     def apply(self, plan: Sequence[FileChange]) -> None:
-        """Write what ``plan`` or ``plan_restore`` returned; ``OSError`` on failure."""
         self._unread = self._unread or self.is_read(plan)
         super().apply(plan)
 
     def roll_back(self) -> None:
-        """Put the files back as they were before the last ``apply``."""
         self._unread = True
         super().roll_back()
 

@@ -9,7 +9,11 @@ import yaml
 
 from gpushare.kube.objects import Objects
 from gpusharectl.installer.kube_scheduler import static_pod
-from gpusharectl.installer.kube_scheduler.files import READABLE, Desired, FormerSetup
+from gpusharectl.installer.kube_scheduler.files import (
+    READABLE,
+    FilesTarget,
+    FormerSetup,
+)
 from gpusharectl.installer.kube_scheduler.host import HostScheduler, SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
@@ -55,11 +59,9 @@ class KubeadmFile:
         return ""
 
     def on_host(self, text: str | None, path: str) -> str:
-        """Return the host's path of a file that kube-scheduler's container sees."""
         return path if text is None else SchedulerPod.read(text).on_host(path)
 
     def edit(self, text: str | None, additions: Additions) -> str:
-        """Return the manifest with the additions."""
         if text is None:
             raise Obstacle(_ABSENT)
         return static_pod.edit_static_pod(text, additions)
@@ -70,15 +72,12 @@ class KubeadmFile:
         additions: Additions,
         backup: str | None = None,  # noqa: ARG002
     ) -> str | None:
-        """Return the manifest without it."""
         return None if text is None else static_pod.restore_static_pod(text, additions)
 
     def is_edited(self, text: str | None, additions: Additions) -> bool:
-        """Return whether kube-scheduler is told to read gpushare's configuration."""
         return text is not None and static_pod.is_static_pod_edited(text, additions)
 
     def former_setup(self, without_gpushare: str | None) -> FormerSetup:
-        """Return its own configuration, by its path on the host, and its flags."""
         if without_gpushare is None:
             raise Obstacle(_ABSENT)
         pod = SchedulerPod.read(without_gpushare)
@@ -135,10 +134,10 @@ class KubeadmScheduler(HostScheduler):
         files: HostFiles,
         objects: Objects,
         node: str,
-        desired: Desired,
+        target: FilesTarget,
         timeouts: SchedulerTimeouts | None = None,
     ) -> None:
-        super().__init__(files, objects, node, KubeadmFile(), desired, timeouts)
+        super().__init__(files, objects, node, KubeadmFile(), target, timeouts)
         self._mirror = MirrorPod(objects, node, self._timeouts.pace)
         self._untried = ""
 
@@ -182,12 +181,10 @@ class KubeadmScheduler(HostScheduler):
             )
 
     def roll_back(self) -> None:
-        """Put the files back as they were before the last ``apply``."""
         super().roll_back()
         self._untried = ""
 
     def wait(self, say: Say) -> str:
-        """Wait until kube-scheduler is Ready with the present files; why not, or ""."""
         if self._untried:
             say(f"the configuration could not be tried beforehand: {self._untried}")
         pod = self._manifest()
@@ -200,7 +197,6 @@ class KubeadmScheduler(HostScheduler):
         )
 
     def probe(self) -> str:
-        """Prove that kube-scheduler calls the extender; why it does not, or ""."""
         pod = self._manifest()
         if isinstance(pod, Obstacle):
             return str(pod)

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpusharectl.installer.kube_scheduler.api_server import advertised_address
-from gpusharectl.installer.kube_scheduler.files import SchedulerFiles, desired_now
+from gpusharectl.installer.kube_scheduler.files import SchedulerFiles, make_files_target
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.installer.kube_scheduler.k3s import K3sFile, k3s_node_name
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile
@@ -73,13 +73,12 @@ def find_this_node(
 
 
 def host_troubles(
-    nodes: Sequence[Json], kubernetes: str, files: HostFiles, hostname: str = ""
+    nodes: Sequence[Json], files: HostFiles, hostname: str = ""
 ) -> tuple[Trouble, ...]:
     """Report that this host's kube-scheduler no longer uses gpushare's configuration.
 
     Empty on hosts without kube-scheduler, on hosts of another cluster, and where the
-    files may not be read: the pods then say nearly the same. ``kubernetes`` is the API
-    server's version.
+    files may not be read: the pods then say nearly the same.
     """
     try:
         flavour = read_flavour(files)
@@ -88,7 +87,7 @@ def host_troubles(
         addresses = {facts.name_of(body): facts.addresses(body) for body in nodes}
         node = find_this_node(files, flavour, addresses, hostname)
         starter = K3sFile() if flavour is Flavour.K3S else KubeadmFile()
-        words = SchedulerFiles(files, starter, desired_now(kubernetes)).why_undone()
+        words = SchedulerFiles(files, starter, make_files_target()).why_undone()
     except OSError:
         return ()
     if not node or not words:

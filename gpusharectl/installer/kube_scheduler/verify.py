@@ -28,7 +28,14 @@ from typing import TypeVar
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, InvalidObject, NotFound
-from gpushare.kube.facts import SYSTEM, condition, is_silent
+from gpushare.kube.facts import (
+    PART_NAME,
+    PART_OF,
+    PRODUCT,
+    SYSTEM,
+    condition,
+    is_silent,
+)
 from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import last_lines
 from gpusharectl.installer.kube_scheduler.static_pod import (
@@ -41,7 +48,6 @@ from gpusharectl.installer.kube_scheduler.static_pod import (
 )
 
 INSTALLER = "gpushare-installer"
-"""Label of the temporary pods; a node's name may be too long for a label."""
 Say = Callable[[str], None]
 _GONE_WITHIN_S = 30.0
 _LOG_LINES = 20
@@ -77,8 +83,13 @@ class PollPace:
             self.pause(self.every_s)
 
 
-def short_pod(name: str, spec: Json, annotations: Json | None = None) -> Json:
-    """Return a pod for kube-system that runs once, on any node, without credentials."""
+def short_pod(
+    name: str, spec: Json, annotations: Json | None = None, *, part: str = INSTALLER
+) -> Json:
+    """Return a pod for kube-system that runs once, on any node, without credentials.
+
+    ``part`` is its label: the name may be too long for one.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -86,8 +97,8 @@ def short_pod(name: str, spec: Json, annotations: Json | None = None) -> Json:
             "name": name,
             "namespace": SYSTEM,
             "labels": {
-                "app.kubernetes.io/name": INSTALLER,
-                "app.kubernetes.io/part-of": "gpushare",
+                PART_NAME: part,
+                PART_OF: PRODUCT,
             },
             "annotations": annotations or {},
         },

@@ -45,8 +45,6 @@ from gpusharectl.installer.survey import (
 )
 from gpusharectl.output import Words
 
-_MOST_NAMES = 5
-_NO_SUCH_COMMAND = "No such command 'check'"
 _IMAGE = "docs/install.md says how a node gets it; or choose another: --image"
 
 
@@ -198,8 +196,6 @@ def judge_check_pod(image: str, ran: PodResults, node: str) -> list[Check]:
     """Judge what came of a node's check pod of this image."""
     started = _ok("image", f"{image} starts")
     failed = ran.failed.get(node, "")
-    if is_older_image(failed):
-        return [started, *_unknown("the image is older than this program", *_OF_POD)]
     if failed:
         remedy = _IMAGE if "image" in failed else "the log of kubelet there says more"
         wrong = _todo("image", failed, remedy)
@@ -227,16 +223,11 @@ def _unknown(why: str, *subjects: str) -> list[Check]:
 
 
 def judge_images(ran: PodResults) -> Iterator[CheckFinding]:
-    """Judge the answers of check pods for an install; equal nodes are one finding."""
-    nodes: dict[CheckFinding, list[str]] = {}
+    """Judge the answers of check pods for an install."""
     for node, answer in ran.messages.items():
         # The trial of a workload that needs no card has no answer.
         for finding in _findings(judge_check_pod("", ran, node)) if answer else ():
-            nodes.setdefault(finding, []).append(node)
-    for finding, names in nodes.items():
-        node_s = "node" if len(names) == 1 else "nodes"
-        where = f"{node_s} {words.listed(names, _MOST_NAMES)}"
-        yield replace(finding, text=f"{where}: {finding.text}")
+            yield replace(finding, text=f"node {node}: {finding.text}")
 
 
 def _findings(checks: Sequence[Check]) -> Iterator[CheckFinding]:
@@ -247,11 +238,6 @@ def _findings(checks: Sequence[Check]) -> Iterator[CheckFinding]:
             yield CheckFinding(weight, check.text, check.remedy)
     if cards.ok:
         yield CheckFinding(Weight.OK, cards.text)
-
-
-def is_older_image(failed: str) -> bool:
-    """Return whether a check pod failed only because its image has no such command."""
-    return _NO_SUCH_COMMAND in failed
 
 
 @dataclass(frozen=True, slots=True)

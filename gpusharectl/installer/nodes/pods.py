@@ -13,18 +13,11 @@ from dataclasses import dataclass, field, replace
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
-from gpushare.kube.facts import (
-    DEVICE_PLUGIN,
-    PART_NAME,
-    PART_OF,
-    PRODUCT,
-    SYSTEM,
-    node_of,
-    phase,
-)
+from gpushare.kube.facts import DEVICE_PLUGIN, PART_NAME, SYSTEM, node_of, phase
 from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import counted
 from gpusharectl.installer.context import Context
+from gpusharectl.installer.kube_scheduler.verify import short_pod
 from gpusharectl.installer.manifests import image_of
 from gpusharectl.installer.nodes.facts import (
     SurveyedNode,
@@ -182,32 +175,14 @@ def short_lived_pod(name: str, node: str, container: Json, **spec: object) -> Js
         "seccompProfile": {"type": "RuntimeDefault"},
         **container.get("securityContext", {}),
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"{name}-{node}",
-            "namespace": SYSTEM,
-            "labels": {PART_OF: PRODUCT, PART_NAME: name},
-        },
-        "spec": {
-            "nodeName": node,
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": _LEFT_S,
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "tolerations": [{"operator": "Exists"}],
-            **spec,
-            "containers": [
-                {
-                    "imagePullPolicy": "IfNotPresent",
-                    "terminationMessagePolicy": "FallbackToLogsOnError",
-                    **container,
-                    "securityContext": security,
-                }
-            ],
-        },
+    once = {
+        "imagePullPolicy": "IfNotPresent",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **container,
+        "securityContext": security,
     }
+    bound = {"nodeName": node, "activeDeadlineSeconds": _LEFT_S, **spec}
+    return short_pod(f"{name}-{node}", {**bound, "containers": [once]}, part=name)
 
 
 @dataclass(frozen=True, slots=True)

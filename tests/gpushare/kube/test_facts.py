@@ -64,14 +64,9 @@ def test_whose_pod_it_is(labels: dict[str, str], namespace: str, part: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "narrowed"),
-    [
-        ("installer-probe-pod-only", True),
-        ("the-installers-trial-alone", True),
-        ("asks-for-cards", False),
-    ],
+    [("installer-probe-pod-only", True), ("asks-for-cards", False)],
 )
 def test_a_webhook_limited_to_the_probe_pod(name: str, *, narrowed: bool) -> None:
-    """Also by an earlier version, which had another name for the condition."""
     entries = [{"name": "a"}, {"name": "b", "matchConditions": [{"name": name}]}]
     assert facts.is_narrowed({"webhooks": entries}) is narrowed
 

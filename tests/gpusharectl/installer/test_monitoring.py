@@ -1,23 +1,8 @@
 """``install --with-monitoring``: beside the rest, after it, and gone with it."""
 
-from gpushare.kube.facts import EXPORTER, SYSTEM
+from gpushare.kube.facts import EXPORTER
 from gpusharectl.installer.progress import Exit
-from tests.gpusharectl.installer.installed_cluster import (
-    OPERATORS_KINDS,
-    InstalledCluster,
-)
-
-OPERATORS = {kind for _, kind in OPERATORS_KINDS}
-OWN_FIELDS = {
-    "apiVersion": "v1",
-    "kind": "ConfigMap",
-    "metadata": {"name": "gpushare-exporter-fields", "namespace": SYSTEM},
-    "data": {"fields.csv": "DCGM_FI_DEV_FB_USED, gauge, used\n"},
-}
-
-
-def kinds(world: InstalledCluster) -> set[str]:
-    return {ref.kind for ref in world.objects.kept}
+from tests.gpusharectl.installer.installed_cluster import InstalledCluster
 
 
 def image(world: InstalledCluster) -> str:

@@ -7,12 +7,16 @@ import pytest
 from gpushare.kube.cluster import Json
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.dra.apply import find_unanswered
-from gpusharectl.installer.dra.checks import judge_dra
-from gpusharectl.installer.dra.objects import CLASS, CONFIGURATION, InstalledDra
+from gpusharectl.installer.dra.objects import (
+    CLASS,
+    CONFIGURATION,
+    InstalledDra,
+    judge_dra,
+)
 from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.manifests import container_settings
 from gpusharectl.installer.nodes.facts import survey_node
-from gpusharectl.installer.options import InstallOptions
+from gpusharectl.installer.options import InstallOptions, WebhookOptions
 from gpusharectl.installer.progress import Exit
 from gpusharectl.installer.survey import ClusterFacts, InstalledParts
 from tests.builders import allocation_json, claim_json
@@ -362,6 +366,15 @@ def test_rights_to_take_it_back_are_named_first(on: InstalledCluster) -> None:
     text = rights_of(on, "delete deviceclasses.resource.k8s.io")
     assert "you may not delete deviceclasses.resource.k8s.io" in text
     assert on.objects.writes == []
+
+
+def test_a_missing_right_is_named_once(on: InstalledCluster) -> None:
+    """Also where the webhook needs it, too."""
+    assert on.install(webhook=WebhookOptions(wanted=True)) == Exit.DONE
+    on.objects.denied.add("create services")
+    assert on.install() == Exit.REFUSED
+    assert on.screen.text.count("create services in kube-system   refused") == 1
+    assert "create services in kube-system, " not in on.screen.text
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ import pytest
 import yaml
 
 from gpusharectl.installer.kube_scheduler.config import (
-    WantedConfig,
-    configuration_api,
+    ConfigTarget,
     configuration_of_flags,
     has_extender,
     parse_flags,
@@ -42,10 +41,10 @@ KUBEADM_FLAGS = {
     "leader-elect": "true",
 }
 OURS = shipped_extender()
-WANTED = WantedConfig(OURS, "v1")
+WANTED = ConfigTarget(OURS)
 
 
-def added(old: str | None, wanted: WantedConfig = WANTED) -> dict:
+def added(old: str | None, wanted: ConfigTarget = WANTED) -> dict:
     text = with_extender(old, wanted)
     assert has_extender(text)
     return yaml.safe_load(text)
@@ -98,7 +97,7 @@ def test_last_flag_of_a_name_counts() -> None:
 
 
 def test_kubeconfig_only_where_none_is_told() -> None:
-    told = WantedConfig(OURS, "v1", kubeconfig="/k3s")
+    told = ConfigTarget(OURS, kubeconfig="/k3s")
     assert added(HEAD, told)["clientConnection"] == {"kubeconfig": "/k3s"}
     qps = f"{HEAD}clientConnection: {{qps: 9}}\n"
     assert added(qps, told)["clientConnection"] == {"qps": 9, "kubeconfig": "/k3s"}
@@ -112,7 +111,6 @@ def test_kubeconfig_only_where_none_is_told() -> None:
         ({"kube-api-qps": "many"}, "--kube-api-qps=many is not understood"),
         ({"profiling": "yes"}, "--profiling=yes is not understood"),
         ({"kubeconfig": "$(WHERE)/k"}, "WHERE"),
-        ({"policy-config-file": "/p.json"}, "--policy-config-file is ignored beside"),
     ],
 )
 def test_flags_that_would_be_lost(flags: dict[str, str], words: str) -> None:
@@ -122,7 +120,7 @@ def test_flags_that_would_be_lost(flags: dict[str, str], words: str) -> None:
 
 def test_there_and_back() -> None:
     """All that was there stays, other extenders in their order; flags do not count."""
-    text = with_extender(OWN, WantedConfig(OURS, "v1beta3", KUBEADM_FLAGS))
+    text = with_extender(OWN, ConfigTarget(OURS, KUBEADM_FLAGS))
     found, expected = yaml.safe_load(text), yaml.safe_load(OWN)
     assert found.pop("extenders") == [*expected.pop("extenders"), OURS]
     assert found == expected
@@ -145,7 +143,7 @@ def test_comments_stay(other: str, end: str) -> None:
 
 def test_tls() -> None:
     files = {"caFile": "/t/ca.crt"}
-    text = with_extender(HEAD, WantedConfig(OURS, "v1", tls=files))
+    text = with_extender(HEAD, ConfigTarget(OURS, tls=files))
     (found,) = yaml.safe_load(text)["extenders"]
     assert found["urlPrefix"] == "https://127.0.0.1:39999/scheduler"
     assert found["enableHTTPS"] is True
@@ -185,24 +183,3 @@ def test_what_is_no_configuration(text: str, words: str) -> None:
     for edit in (with_extender, without_extender):
         with pytest.raises(Obstacle, match=words):
             edit(text, WANTED)
-
-
-@pytest.mark.parametrize(
-    ("version", "api"),
-    [
-        ("v1.36.3", "v1"),
-        ("v1.25.0", "v1"),
-        ("v1.24.17+k3s1", "v1beta3"),
-        ("v1.23.1", "v1beta3"),
-        ("1.22", "v1beta2"),
-        ("v1.29+", "v1"),
-    ],
-)
-def test_version_of_the_configuration(version: str, api: str) -> None:
-    assert configuration_api(version) == api
-
-
-@pytest.mark.parametrize("version", ["v1.21.9", "unknown"])
-def test_no_version_for_it(version: str) -> None:
-    with pytest.raises(Obstacle, match=version):
-        configuration_api(version)

@@ -15,7 +15,7 @@ import yaml
 
 from gpusharectl.installer.kube_scheduler.config import Percentages, percentages
 from gpusharectl.installer.kube_scheduler.files import (
-    Desired,
+    FilesTarget,
     HostRecord,
     SchedulerFiles,
     shipped_extender,
@@ -34,9 +34,7 @@ FOLDER = KubeadmFile.folder
 CONFIG = f"{FOLDER}/scheduler.yaml"
 STATE = f"{FOLDER}/state.json"
 KUBEADM = (Path(__file__).parent / "golden" / "kubeadm.yaml").read_bytes()
-PLAIN = Desired(
-    "v1.36.3", "0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC)
-)
+PLAIN = FilesTarget("0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC))
 NEWER = replace(PLAIN, program="0.2.0", extender={**PLAIN.extender, "weight": 6})
 FRAG = replace(PLAIN, frag=True)
 TLS = replace(PLAIN, tls=True)
@@ -146,11 +144,11 @@ def scored_host(host: HostFiles) -> HostFiles:
     return host
 
 
-def scheduler(host: HostFiles, asked: Desired = PLAIN) -> SchedulerFiles:
+def scheduler(host: HostFiles, asked: FilesTarget = PLAIN) -> SchedulerFiles:
     return SchedulerFiles(host, KubeadmFile(), asked)
 
 
-def install(host: HostFiles, asked: Desired = PLAIN) -> list[str]:
+def install(host: HostFiles, asked: FilesTarget = PLAIN) -> list[str]:
     files = scheduler(host, asked)
     plan = files.plan()
     files.make(plan)
@@ -522,7 +520,7 @@ LOST = pytest.mark.parametrize("lost", [False, True], ids=["recorded", "record-l
 @LOST
 @pytest.mark.parametrize("asked", [FRAG, TLS], ids=["frag", "tls"])
 def test_installed_and_uninstalled(
-    scored_host: HostFiles, asked: Desired, lost: bool
+    scored_host: HostFiles, asked: FilesTarget, lost: bool
 ) -> None:
     """Nothing is left; each profile's value would overrule that of the whole file."""
     before = tree(scored_host)

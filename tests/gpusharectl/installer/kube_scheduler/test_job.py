@@ -10,7 +10,7 @@ import yaml
 from gpushare.kube.errors import Unavailable
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.kube_scheduler.api_server import KUBEADM_APISERVER
-from gpusharectl.installer.kube_scheduler.files import Desired, shipped_extender
+from gpusharectl.installer.kube_scheduler.files import FilesTarget, shipped_extender
 from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, Obstacle
 from gpusharectl.installer.kube_scheduler.job import (
@@ -153,9 +153,7 @@ def test_last_words_of_kube_scheduler(log: str, words: str) -> None:
 
 MIRROR = Ref("v1", "Pod", "kube-scheduler-cp-2", "kube-system")
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
-DESIRED = Desired(
-    "v1.36.3", "0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC)
-)
+DESIRED = FilesTarget("0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC))
 
 
 class OtherHost(FakeObjects):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpusharectl.installer.kube_scheduler.files import Desired, shipped_extender
+from gpusharectl.installer.kube_scheduler.files import FilesTarget, shipped_extender
 from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles, Obstacle
 from gpusharectl.installer.kube_scheduler.k3s import (
@@ -21,9 +21,7 @@ from gpusharectl.installer.kube_scheduler.static_pod import Additions
 from gpusharectl.installer.kube_scheduler.verify import PollPace
 
 GOLDEN = Path(__file__).parent / "golden" / "k3s"
-ASKED = Desired(
-    "v1.31.4+k3s1", "0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC)
-)
+ASKED = FilesTarget("0.1.0", shipped_extender(), datetime(2026, 11, 21, tzinfo=UTC))
 FOLDER = "/etc/rancher/k3s"
 OURS = Additions(f"{FOLDER}/vcuda/scheduler.yaml", f"{FOLDER}/vcuda")
 FILE = K3sFile()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusharectl.installer.kube_scheduler.files import SchedulerFiles, desired_now
+from gpusharectl.installer.kube_scheduler.files import SchedulerFiles, make_files_target
 from gpusharectl.installer.kube_scheduler.host_files import (
     FileChange,
     HostFiles,
@@ -88,7 +88,6 @@ def test_k3s_may_have_been_told_a_name(
     assert find_this_node(files, Flavour.K3S, NODES, "b") == expected
 
 
-V = "v1.36.3"
 MANIFEST = (Path(__file__).parent / "golden" / "kubeadm.yaml").read_bytes()
 LOST = "kube-scheduler does not call the extender"
 
@@ -105,19 +104,19 @@ def test_host_that_was_installed(tmp_path: Path) -> None:
     node = node_of("cp")
     node["status"]["addresses"] = [{"type": "InternalIP", "address": "10.0.0.1"}]
     host = HostFiles(tmp_path)
-    assert host_troubles([node], V, host) == ()
+    assert host_troubles([node], host) == ()
     host.write(KubeadmFile.path, MANIFEST)
     host.write(APISERVER, _apiserver("10.0.0.1"))
-    scheduler = SchedulerFiles(host, KubeadmFile(), desired_now(V))
+    scheduler = SchedulerFiles(host, KubeadmFile(), make_files_target())
     scheduler.make(scheduler.plan())
-    assert host_troubles([node], V, host) == ()
+    assert host_troubles([node], host) == ()
     host.write(f"{KubeadmFile.path}.bak", MANIFEST)
-    (found,) = host_troubles([node], V, host)
+    (found,) = host_troubles([node], host)
     assert found.what.startswith(f"{KubeadmFile.path}.bak holds a pod kube-system/")
     host.remove(f"{KubeadmFile.path}.bak")
     host.write(KubeadmFile.path, MANIFEST)
-    (found,) = host_troubles([node], V, host)
+    (found,) = host_troubles([node], host)
     assert found.about == "cp"
     assert LOST in found.what
-    assert host_troubles([node_of("cp")], V, host) == ()
-    assert host_troubles([node], V, Closed(host.root)) == ()
+    assert host_troubles([node_of("cp")], host) == ()
+    assert host_troubles([node], Closed(host.root)) == ()

@@ -9,7 +9,7 @@ import yaml
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import Forbidden, Invalid, InvalidObject, Unavailable
 from gpushare.kube.objects import Ref
-from gpusharectl.installer.kube_scheduler.files import desired_now
+from gpusharectl.installer.kube_scheduler.files import make_files_target
 from gpusharectl.installer.kube_scheduler.host import SchedulerTimeouts
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
@@ -95,8 +95,8 @@ def test_a_copy_beside_the_manifest_is_named_though_the_pod_is_ready(
     kubelet = Kubelet(mirror(stamped, READY))
     pace = PollPace(1.0, lambda: kubelet.now, kubelet.turn)
     timeouts = SchedulerTimeouts(pace=pace)
-    desired = desired_now("v1.36.3")
-    host = KubeadmScheduler(files, kubelet.objects, "cp", desired, timeouts)
+    target = make_files_target()
+    host = KubeadmScheduler(files, kubelet.objects, "cp", target, timeouts)
     files.write(KubeadmFile.path, stamped.encode())
     assert host.wait(print) == ""
     files.write(f"{KubeadmFile.path}.bak", OLD.encode())

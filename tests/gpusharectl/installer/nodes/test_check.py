@@ -22,7 +22,6 @@ from gpusharectl.installer.nodes.check import (
     checks_data,
     draw_checks,
     judge_check_pod,
-    judge_images,
     judge_report,
 )
 from gpusharectl.installer.nodes.pods import PodResults
@@ -110,11 +109,6 @@ def test_it_reads_what_the_device_plugin_prints() -> None:
             "--image",
         ),
         (PodResults({"n": "no runtime for nvidia"}, {}), False, "log of kubelet"),
-        (
-            PodResults({"n": "Error: No such command 'check'."}, {}),
-            True,
-            "older than this",
-        ),
         (PodResults({}, {"n": ""}), True, "answer is not valid"),
         (PodResults({}, {"n": '{"v": 2}'}), True, "this program knows 1"),
     ],
@@ -273,16 +267,6 @@ def test_an_install_tells_what_it_finds_before_it_changes_anything(
     assert any(one.startswith(line) for one in world.screen.lines)
 
 
-def test_equal_nodes_are_one_line_of_an_install() -> None:
-    two = json.dumps(REPORT | {"injection": HELD})
-    nodes = {f"n-{number}": json.dumps(REPORT) for number in range(7)}
-    found = list(judge_images(PodResults({}, {**nodes, "z": two, "cp": ""})))
-    assert [one.text for one in found] == [
-        "nodes n-0, n-1, n-2, n-3, n-4 and 3 more: 1 Tesla P4 of 7611 MiB: 29 units",
-        "node z: no CDI specification has GPU-1",
-    ]
-
-
 def test_a_runtime_that_refuses_the_driver_is_no_bad_image(
     world: InstalledCluster,
 ) -> None:
@@ -296,10 +280,3 @@ def test_a_runtime_that_refuses_the_driver_is_no_bad_image(
     assert checks["driver"].text == "550.54.15"
     assert world.install() == Exit.DONE
     assert f"started: {world.nodes.refusal}" in world.screen.text
-
-
-def test_an_install_of_an_image_from_before_this_check(world: InstalledCluster) -> None:
-    """It starts, which is what the trial is for."""
-    world.nodes.fails = True
-    world.nodes.answer = "Usage: … Error: No such command 'check'."
-    assert world.install(image="gpushare:0") == Exit.DONE

@@ -4,8 +4,7 @@ import pytest
 
 from gpushare.kube.facts import SYSTEM
 from gpushare.kube.objects import Ref
-from gpushare.settings import Reading
-from gpusharectl.installer.options import CARD_CLASSES, WebhookOptions
+from gpusharectl.installer.options import WebhookOptions
 from gpusharectl.installer.progress import Exit
 from gpusharectl.installer.webhook.objects import CONFIGURATIONS, DEPLOYMENT
 from tests.gpusharectl.installer.installed_cluster import (
@@ -111,20 +110,6 @@ def test_it_is_told_which_runtime_classes_bring_cards(world: InstalledCluster) -
     world.objects.delete(Ref("node.k8s.io/v1", "RuntimeClass", "gold"))
     assert world.install() == Exit.DONE, world.screen.text
     assert "GPUSHARE_CARD_CLASSES" not in settings(world)
-
-
-def test_an_older_webhook_starts_with_the_setting_of_these_classes() -> None:
-    """Its image may stay; a misspelt setting of its own would keep it from starting."""
-    reading = Reading({CARD_CLASSES: "gold"})
-    for its_own in (
-        *("LISTEN", "PUBLIC_LISTEN", "TLS_CERT", "TLS_KEY", "KUBECONFIG", "THREADS"),
-        *("VOID", "SET_SCHEDULER", "SET_RUNTIME_CLASS", "ENV_FROM", "LOG_LEVEL"),
-        *("LOG_FORMAT", "BITFUSION_CARD_MIB", "BITFUSION_SHELL", "BITFUSION_STRICT"),
-        "BITFUSION_QUOTA",
-    ):
-        reading.text(its_own)
-    reading.misspelt()
-    assert reading.complaints == []
 
 
 @pytest.mark.parametrize(
