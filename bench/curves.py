@@ -29,9 +29,9 @@ from gpushare.domain.links import NVLINK
 from gpushare.domain.policies import POLICIES, PolicyChoice
 from gpushare.kube import words
 from gpushare.yaml_file import YamlError
+from gpusharectl.simulator.command import parse_option, read_variants
 from gpusharectl.simulator.engine import UNUSABLE, Moment, OutcomeKind, play
 from gpusharectl.simulator.links import score_pods
-from gpusharectl.simulator.options import parse_option, read_variants
 from gpusharectl.simulator.result import (
     PolicyRun,
     SimulationReport,

@@ -34,8 +34,8 @@ from gpusharectl.demo.api_verbs import (
     RequestRefused,
     failure_answer,
 )
-from gpusharectl.demo.discovery import discovery_documents
 from gpusharectl.demo.fakeapi.cluster import Embedded
+from gpusharectl.demo.kubectl import discovery_documents
 
 LARGEST_BODY = 3 * 1024 * 1024
 """The largest body in bytes, as on the real one."""

@@ -20,7 +20,7 @@ from gpushare.kube.errors import (
 from gpushare.kube.json_reader import Reader
 from gpusharectl.demo.fakeapi.cluster import Embedded, utc_now
 from gpusharectl.demo.fakeapi.rules import STATUS_APART
-from gpusharectl.demo.kubectl_tables import make_table
+from gpusharectl.demo.kubectl import make_table
 
 WATCH_S = 1800
 """Seconds of a watch if the client does not say."""

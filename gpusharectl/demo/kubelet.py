@@ -21,8 +21,8 @@ from gpusharectl.demo.devices import (
     Devices,
     Rejection,
 )
-from gpusharectl.demo.discovery import VERSION
 from gpusharectl.demo.fakeapi.cluster import Embedded, utc_now
+from gpusharectl.demo.kubectl import VERSION
 
 Amounts = Mapping[str, int]
 _OWN = {"cpu": "8", "memory": "32Gi", "pods": "110"}

@@ -1,25 +1,29 @@
 """Play a scenario under one policy, and record what becomes of each pod."""
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from gpushare.domain import links
-from gpushare.domain.eviction.landing import PodMove
-from gpushare.domain.eviction.moves import MovePlan
-from gpushare.domain.model import NodeName, Placement, PodRef, PodUID
+from gpushare.domain.eviction.landing import PodMove, Situation
+from gpushare.domain.eviction.movable import Movable, MoveCandidate, why_pod_stays
+from gpushare.domain.eviction.moves import Bounds, MovePlan, plan_moves
+from gpushare.domain.eviction.preemption import EvictionFacts
+from gpushare.domain.model import Amount, NodeName, Placement, PodRef, PodUID
+from gpushare.domain.node import Node
 from gpushare.domain.policies import PolicyChoice
 from gpushare.domain.refusal import Refusal
+from gpushare.kube import facts
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.facts import is_leaving
-from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
-from gpusharectl.simulator.gauge import ClusterGauge
-from gpusharectl.simulator.moves import MovesPlayed, Planner, Runner, is_same_place
+from gpusharectl.simulator.cluster import ClusterGauge, PodNeeds, SimulatedCluster
 from gpusharectl.simulator.scenario import (
     Arrive,
     Drain,
     Event,
+    ExpectedResult,
     Join,
     Leave,
     PodName,
@@ -33,6 +37,34 @@ from gpusharectl.simulator.synthetic import (
     strip_run_state,
 )
 from gpusharectl.state.read import has_claims
+
+
+@dataclass(slots=True)
+class MovesPlayed:
+    """What came of the plans.
+
+    ``moves`` are evictions, ``placed`` the pods that got the room of their plan.
+    ``otherwise`` are plans of which any pod landed elsewhere, or nowhere.
+    """
+
+    plans: int = 0
+    moves: int = 0
+    placed: int = 0
+    otherwise: int = 0
+
+
+def is_same_place(placement: Placement | None, planned: Placement) -> bool:
+    """Return whether a pod is on the node and the cards that were planned."""
+    return placement is not None and (placement.node, placement.cards()) == (
+        planned.node,
+        planned.cards(),
+    )
+
+
+def drop_moves(scenario: Scenario) -> Scenario:
+    """Return the scenario in which nobody makes room; nothing is expected."""
+    return replace(scenario, moves=0, expected=ExpectedResult())
+
 
 LOOKS = 200
 """How often fragmentation is measured in a long run; it takes time."""
@@ -201,7 +233,7 @@ _MOST_NAME = 200
 
 
 @dataclass(slots=True)
-class _Pod:
+class PodInPlay:
     """A pod of the scenario while it runs or is pending."""
 
     result: PodOutcome
@@ -209,6 +241,71 @@ class _Pod:
     needs: PodNeeds
     units: int
     at: Placement | None = None
+
+    @property
+    def may_move(self) -> bool:
+        """Whether ``make-room`` would move it without being told to.
+
+        A scenario's pod without a controller is taken for one of a ReplicaSet.
+        """
+        manifest = self.arrive.pod
+        kept = facts.annotation(manifest, facts.SAFE_TO_EVICT) == "false"
+        candidate = MoveCandidate(
+            controller=facts.controller(manifest).get("kind", "ReplicaSet"),
+            cards=len(self.result.cards),
+            kept_by=facts.SAFE_TO_EVICT if kept else "",
+        )
+        return not why_pod_stays(candidate, allowed=())
+
+
+_DIRECT_STEPS, _CHAIN_STEPS = 300, 100
+"""Steps of a search: a tenth of what make-room takes, for there are many of them."""
+
+
+class Planner:
+    """Plans for one cluster, each kind of pod asked for once until a node changes."""
+
+    def __init__(self, cluster: SimulatedCluster, most: int) -> None:
+        self._cluster = cluster
+        self._bounds = Bounds(most, _DIRECT_STEPS, _CHAIN_STEPS)
+        self._asked: dict[object, int] = {}
+
+    def plan(self, needs: PodNeeds, running: Iterable[PodInPlay]) -> MovePlan | None:
+        """Return moves that make room for a pod; None if none do, or nothing is new."""
+        candidates, kind = self._cluster.candidates, (needs.kind, needs.priority)
+        _, now = candidates.changed_since(0)
+        if self._asked.get(kind) == now:
+            return None
+        self._asked[kind] = now
+        known_nodes = map(self._cluster.ledger.node, candidates.properties)
+        nodes = tuple(filter(None, known_nodes))
+        if not _enough(needs, nodes):
+            return None
+        opened = candidates.accepts
+        situation = Situation(
+            nodes,
+            {
+                pod.result.pod.uid: Movable(
+                    pod.needs.request, partial(opened, pod.needs.constraints)
+                )
+                for pod in running
+                if pod.may_move
+            },
+            self._cluster.choice,
+            EvictionFacts(self._cluster.hosts),
+            partial(opened, needs.constraints),
+        )
+        plan = plan_moves(needs.request, situation, self._bounds)
+        return plan if isinstance(plan, MovePlan) else None
+
+
+def _enough(needs: PodNeeds, nodes: Iterable[Node]) -> bool:
+    """Return whether all nodes together have free what a pod asks for."""
+    cores = units = 0
+    for node in nodes:
+        for room in node.free.values():
+            cores, units = cores + max(0, room.cores), units + max(0, room.units)
+    return needs.total.fits(Amount(cores, units))
 
 
 class _Game:
@@ -224,9 +321,9 @@ class _Game:
             Planner(self.cluster, scenario.moves) if scenario.moves else None
         )
         self._waits = scenario.waits
-        self._running: dict[PodName, _Pod] = {}
-        self._waiting: dict[PodUID, _Pod] = {}
-        self._ends: list[tuple[float, int, _Pod]] = []
+        self._running: dict[PodName, PodInPlay] = {}
+        self._waiting: dict[PodUID, PodInPlay] = {}
+        self._ends: list[tuple[float, int, PodInPlay]] = []
         self._there: dict[PodName, tuple[PodRef, Arrive]] = {}
         self._arrived = self._asked = self._moved = self._numbers = 0
         self._called: dict[PodName, PodName] = {}
@@ -302,7 +399,7 @@ class _Game:
             self.cluster.take_away(pod.result.pod, None)
             self._asked -= pod.units
 
-    def _come(self, arrive: Arrive, first: str) -> _Pod | None:
+    def _come(self, arrive: Arrive, first: str) -> PodInPlay | None:
         """Create a pod, which is not tried yet; None if no node can ever take it."""
         now_s = self.cluster.now_s
         ref, needs = self.cluster.add(arrive.pod)
@@ -314,13 +411,13 @@ class _Game:
         wants = links.links_count_for(needs.request)
         asks = describe_request(needs)
         result = PodOutcome(ref, asks, now_s, first=first, wants_links=wants)
-        pod = _Pod(result, arrive, needs, self._gauge.units_of(needs))
+        pod = PodInPlay(result, arrive, needs, self._gauge.units_of(needs))
         self.outcomes.append(result)
         self._arrived += 0 if first else pod.units
         self._asked += pod.units
         return pod
 
-    def _place(self, pod: _Pod, outcome: OutcomeKind) -> bool:
+    def _place(self, pod: PodInPlay, outcome: OutcomeKind) -> bool:
         result, now_s = pod.result, self.cluster.now_s
         decided = self.cluster.place(result.pod, pod.needs)
         if not isinstance(decided, Placement):
@@ -344,19 +441,14 @@ class _Game:
         """Carry out plans for pending pods, in the order in which they are tried."""
         for pod in self._queue() if self._planner else ():
             if self._planner and pod.result.pod.uid in self._waiting:
-                plan = self._planner.plan(pod.needs, self._runners())
+                plan = self._planner.plan(pod.needs, self._running.values())
                 if plan is not None:
                     self._carry_out(pod, plan)
 
-    def _runners(self) -> Iterator[Runner]:
-        for pod in self._running.values():
-            result = pod.result
-            yield Runner(result.pod, pod.arrive.pod, pod.needs, len(result.cards))
-
-    def _carry_out(self, pod: _Pod, plan: MovePlan) -> None:
+    def _carry_out(self, pod: PodInPlay, plan: MovePlan) -> None:
         """Move pods until one lands elsewhere; then the pod that waits is the first."""
         self.done.plans += 1
-        now: dict[PodUID, _Pod] = {}
+        now: dict[PodUID, PodInPlay] = {}
         with self.cluster.cordoned(plan.node, plan.cards):
             fine = all(self._move(pod, move, now) for move in plan.moves)
         self._try_again(pod)
@@ -364,7 +456,9 @@ class _Game:
         self.done.placed += placed
         self.done.otherwise += not (fine and placed)
 
-    def _move(self, waits: _Pod, move: PodMove, now: dict[PodUID, _Pod]) -> bool:
+    def _move(
+        self, waits: PodInPlay, move: PodMove, now: dict[PodUID, PodInPlay]
+    ) -> bool:
         """Evict a pod and try all that wait; tell whether the next landed as planned.
 
         ``now`` has the pods that replace those of the plan. They end when the first
@@ -391,14 +485,14 @@ class _Game:
             again.result.outcome = result.outcome
         return is_same_place(again.at, move.landing)
 
-    def _queue(self, first: _Pod | None = None) -> list[_Pod]:
+    def _queue(self, first: PodInPlay | None = None) -> list[PodInPlay]:
         """Return pending pods by priority and age; ``first`` before those alike."""
         order = self._waiting.values()
         return sorted(
             order, key=lambda pod: (-pod.result.pod.priority, pod is not first)
         )
 
-    def _try_again(self, first: _Pod | None = None) -> None:
+    def _try_again(self, first: PodInPlay | None = None) -> None:
         """Try pending pods in their order; of those alike that are refused, only one.
 
         ``first`` is a pod for which a node is kept, as it is for a nominated one.
@@ -414,7 +508,7 @@ class _Game:
             else:
                 hopeless[kind] = result
 
-    def _take_away(self, pod: _Pod) -> None:
+    def _take_away(self, pod: PodInPlay) -> None:
         """Delete a pod of the scenario, whether it runs or is pending."""
         result = pod.result
         if result.node:

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from gpushare.kube import words
 from gpusharectl.output import Words
-from gpusharectl.simulator.engine import UNUSABLE, Moment, OutcomeKind
-from gpusharectl.simulator.moves import MovesPlayed
+from gpusharectl.simulator.engine import UNUSABLE, Moment, MovesPlayed, OutcomeKind
 from gpusharectl.simulator.result import NotPlaced, PolicyRun, SimulationReport
 from gpusharectl.simulator.scenario import ExpectedResult, format_duration
 

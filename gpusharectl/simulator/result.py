@@ -58,10 +58,10 @@ from gpusharectl.simulator.engine import (
     OutcomeKind,
     Played,
     PodOutcome,
+    drop_moves,
     play,
 )
 from gpusharectl.simulator.links import Linked, drop_links, measure_links
-from gpusharectl.simulator.moves import drop_moves
 from gpusharectl.simulator.scenario import (
     NOWHERE,
     Arrive,

@@ -25,9 +25,9 @@ from gpushare.kube.errors import AlreadyExists, NotFound
 from gpushare.kube.names import COMPONENT
 from gpusharectl.demo.fakeapi import rules
 from gpusharectl.demo.fakeapi.rules import merge_patch, with_kind
-from gpusharectl.demo.fakeapi.selectors import Selector
 from gpusharectl.demo.fakeapi.store import (
     Key,
+    Selector,
     Store,
     Stored,
     StoredChange,

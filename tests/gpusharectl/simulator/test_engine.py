@@ -7,9 +7,13 @@ import pytest
 from gpushare.domain.policies import PolicyChoice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator import synthetic
-from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
+from gpusharectl.simulator.cluster import (
+    ClusterGauge,
+    PodNeeds,
+    SimulatedCluster,
+    count_unusable_units,
+)
 from gpusharectl.simulator.engine import OutcomeKind
-from gpusharectl.simulator.gauge import ClusterGauge, count_unusable_units
 from gpusharectl.simulator.result import run_policy
 from gpusharectl.simulator.scenario import Arrive, Drain, Join, Leave, ScenarioStep
 from tests.gpusharectl.simulator.building import (

@@ -10,8 +10,15 @@ from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement
 from gpushare.domain.policies import PolicyChoice
 from gpushare.kube.cluster import Json
 from gpusharectl.simulator.cluster import PodNeeds, SimulatedCluster
-from gpusharectl.simulator.engine import OutcomeKind, Played
-from gpusharectl.simulator.moves import MovesPlayed, Planner, Runner, drop_moves
+from gpusharectl.simulator.engine import (
+    MovesPlayed,
+    OutcomeKind,
+    Planner,
+    Played,
+    PodInPlay,
+    PodOutcome,
+    drop_moves,
+)
 from gpusharectl.simulator.render import draw_report
 from gpusharectl.simulator.result import (
     NO_MOVES,
@@ -217,24 +224,25 @@ def test_a_plan_is_asked_for_once_until_a_node_changes() -> None:
     """Each plan is a search. What is more important may move more, so it counts."""
     cluster = SimulatedCluster(PolicyChoice("first-fit"))
     cluster.add_node(node("n", 32, 32))
-    runners = []
+    running = []
     for number in range(4):
-        one = pod(f"p{number}", 15)
-        ref, needs = cluster.add(one)
+        arrive = Arrive(pod(f"p{number}", 15))
+        ref, needs = cluster.add(arrive.pod)
         assert isinstance(needs, PodNeeds)
         assert isinstance(cluster.place(ref, needs), Placement)
-        runners.append(Runner(ref, one, needs, 1))
+        outcome = PodOutcome(ref, "", 0.0, cards=(0,))
+        running.append(PodInPlay(outcome, arrive, needs, 15))
     planner = Planner(cluster, 3)
 
     def asked(name: str, priority: int = 0) -> bool:
         _, needs = cluster.add(pod(name, 30, priority=priority))
         assert isinstance(needs, PodNeeds)
-        return planner.plan(needs, runners) is not None
+        return planner.plan(needs, running) is not None
 
     assert not asked("first")
     for place in (0, 2):
-        cluster.take_away(runners[place].pod, NodeName("n"))
-    del runners[::2]
+        cluster.take_away(running[place].result.pod, NodeName("n"))
+    del running[::2]
     assert [asked("second"), asked("third"), asked("vip", 1)] == [True, False, True]
 
 

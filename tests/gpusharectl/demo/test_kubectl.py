@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Reader
-from gpusharectl.demo.kubectl_tables import (
+from gpusharectl.demo.kubectl import (
     make_table,
     pod_status,
     ready_of,
