@@ -9,7 +9,6 @@ names. Encoders, PCIe throughput and profiling have no file.
 import errno
 import re
 import struct
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,16 +17,15 @@ from pathlib import Path
 
 from exporter.telemetry import fields
 from exporter.telemetry.base import (
-    Answer,
     CardAnswer,
     ProcessesAnswer,
     ProcessUse,
     SmSource,
-    answered,
 )
 from exporter.telemetry.sysfs import (
+    DEADLINE_S,
+    FileTelemetry,
     NotThere,
-    file_error_text,
     read_number,
     read_number_or_0,
     read_raw,
@@ -35,13 +33,12 @@ from exporter.telemetry.sysfs import (
     read_text_or_nothing,
     read_values,
 )
-from gpushare.cards.deadline import DeadlineCalls, DeadlineExceeded
-from gpushare.cards.source import FoundCard, FoundCards, LeftOut, NoCardsYet, XidEvent
+from gpushare.cards.deadline import DeadlineExceeded
+from gpushare.cards.source import FoundCard, FoundCards, LeftOut, NoCardsYet
 from gpushare.domain.model import CardUUID
 
 CARDS = "sys/class/drm"
 """Where each card has a folder, under the host's root."""
-DEADLINE_S = 5.0
 
 _KFD = "sys/class/kfd/kfd"
 _MIB = 2**20
@@ -68,22 +65,14 @@ class AmdgpuDevice:
     kfd_ids: tuple[str, ...] = ()
 
 
-class AmdTelemetry:
-    """A ``Telemetry`` over amdgpu's files.
-
-    ``root`` is where the host's ``/sys`` is found. ``deadline_s`` is how long one card
-    may take for one group, or for being found: reading its files calls the card, which
-    may hang.
-    """
+class AmdTelemetry(FileTelemetry[AmdgpuDevice]):
+    """A ``Telemetry`` over amdgpu's files."""
 
     def __init__(
         self, root: Path = Path("/"), *, deadline_s: float = DEADLINE_S
     ) -> None:
-        self._root = root
-        self._calls = DeadlineCalls(deadline_s)
-        self._knowing = threading.Lock()
-        self._known: dict[CardUUID, tuple[AmdgpuDevice, FoundCard]] = {}
-        self._closed = threading.Event()
+        super().__init__(root, deadline_s)
+        self._known: dict[CardUUID, FoundCard] = {}
 
     def cards(self) -> FoundCards:
         """Look for cards: one that was known once stays listed under its index.
@@ -105,7 +94,7 @@ class AmdTelemetry:
         with self._knowing:
             for place, card in described:
                 self._remember(place, card)
-            cards = [card for _, card in self._known.values()]
+            cards = list(self._known.values())
         known = {card.bus for card in cards}
         unknown = tuple(card for card in left_out if card.name not in known)
         return FoundCards(tuple(sorted(cards, key=lambda card: card.index)), unknown)
@@ -128,35 +117,13 @@ class AmdTelemetry:
         ask = partial(_processes, self._root)
         return self._ask(ProcessesAnswer, "processes", ask)
 
-    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait; only NVIDIA's cards report XIDs."""
-        self._closed.wait(timeout_s)
-        return None
-
-    def close(self) -> None:
-        """Wake the threads that wait for an event."""
-        self._closed.set()
-
-    def _ask(
-        self, kind: type[Answer], group: str, ask: Callable[[AmdgpuDevice], Answer]
-    ) -> Mapping[CardUUID, Answer]:
-        """Ask all cards that are known; look for cards if none is."""
-        if not self._known:
-            self.cards()
-        with self._knowing:
-            places = [(uuid, place) for uuid, (place, _) in self._known.items()]
-        calls = {(group, uuid): partial(ask, place) for uuid, place in places}
-        answers = self._calls.make_all(calls).items()
-        return answered(
-            kind, ((uuid, answer) for (_, uuid), answer in answers), file_error_text
-        )
-
     def _remember(self, place: AmdgpuDevice, card: FoundCard) -> None:
-        taken = {other.index for _, other in self._known.values()}
+        taken = {other.index for other in self._known.values()}
         index = max(taken) + 1 if card.index in taken else card.index
         if card.uuid in self._known:
-            index = self._known[card.uuid][1].index
-        self._known[card.uuid] = (place, replace(card, index=index))
+            index = self._known[card.uuid].index
+        self._known[card.uuid] = replace(card, index=index)
+        self._places[card.uuid] = place
 
 
 class _Gone(Exception):

@@ -5,6 +5,7 @@ is read is chosen by groups, because some are slow (docs/monitoring.md).
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 FieldKind = Literal["gauge", "counter"]
@@ -73,149 +74,124 @@ class Field:
     shown: str = ""
 
 
-_DEV = "DCGM_FI_DEV_"
-_PROF = "DCGM_FI_PROF_"
+_FIELDS: list[Field] = []
 
-GPU_UTIL = f"{_DEV}GPU_UTIL"
-MEM_COPY_UTIL = f"{_DEV}MEM_COPY_UTIL"
-ENC_UTIL = f"{_DEV}ENC_UTIL"
-DEC_UTIL = f"{_DEV}DEC_UTIL"
-FB_USED = f"{_DEV}FB_USED"
-FB_FREE = f"{_DEV}FB_FREE"
-FB_RESERVED = f"{_DEV}FB_RESERVED"
-FB_TOTAL = f"{_DEV}FB_TOTAL"
-GPU_TEMP = f"{_DEV}GPU_TEMP"
-MEMORY_TEMP = f"{_DEV}MEMORY_TEMP"
-POWER_USAGE = f"{_DEV}POWER_USAGE"
-TOTAL_ENERGY_CONSUMPTION = f"{_DEV}TOTAL_ENERGY_CONSUMPTION"
-SM_CLOCK = f"{_DEV}SM_CLOCK"
-MEM_CLOCK = f"{_DEV}MEM_CLOCK"
-POWER_VIOLATION = f"{_DEV}POWER_VIOLATION"
-THERMAL_VIOLATION = f"{_DEV}THERMAL_VIOLATION"
-PCIE_REPLAY_COUNTER = f"{_DEV}PCIE_REPLAY_COUNTER"
-XID_ERRORS = f"{_DEV}XID_ERRORS"
-"""Not read in a group: events report it (``XidTallies``)."""
-ECC_SBE_VOL_TOTAL = f"{_DEV}ECC_SBE_VOL_TOTAL"
-ECC_DBE_VOL_TOTAL = f"{_DEV}ECC_DBE_VOL_TOTAL"
-ECC_SBE_AGG_TOTAL = f"{_DEV}ECC_SBE_AGG_TOTAL"
-ECC_DBE_AGG_TOTAL = f"{_DEV}ECC_DBE_AGG_TOTAL"
-CORRECTABLE_REMAPPED_ROWS = f"{_DEV}CORRECTABLE_REMAPPED_ROWS"
-UNCORRECTABLE_REMAPPED_ROWS = f"{_DEV}UNCORRECTABLE_REMAPPED_ROWS"
-ROW_REMAP_FAILURE = f"{_DEV}ROW_REMAP_FAILURE"
-VGPU_LICENSE_STATUS = f"{_DEV}VGPU_LICENSE_STATUS"
-RETIRED_SBE = f"{_DEV}RETIRED_SBE"
-RETIRED_DBE = f"{_DEV}RETIRED_DBE"
-RETIRED_PENDING = f"{_DEV}RETIRED_PENDING"
-NVLINK_BANDWIDTH_TOTAL = f"{_DEV}NVLINK_BANDWIDTH_TOTAL"
-PCIE_TX_THROUGHPUT = f"{_DEV}PCIE_TX_THROUGHPUT"
-PCIE_RX_THROUGHPUT = f"{_DEV}PCIE_RX_THROUGHPUT"
-GR_ENGINE_ACTIVE = f"{_PROF}GR_ENGINE_ACTIVE"
-SM_ACTIVE = f"{_PROF}SM_ACTIVE"
-SM_OCCUPANCY = f"{_PROF}SM_OCCUPANCY"
-PIPE_TENSOR_ACTIVE = f"{_PROF}PIPE_TENSOR_ACTIVE"
-DRAM_ACTIVE = f"{_PROF}DRAM_ACTIVE"
-PROF_PCIE_TX_BYTES = f"{_PROF}PCIE_TX_BYTES"
-PROF_PCIE_RX_BYTES = f"{_PROF}PCIE_RX_BYTES"
 
-FIELDS = (
-    Field(GPU_UTIL, "gauge", UTILIZATION, "How busy the card is (%)."),
-    Field(MEM_COPY_UTIL, "gauge", UTILIZATION, "How busy its memory is (%)."),
-    Field(ENC_UTIL, "gauge", UTILIZATION, "How busy its encoder is (%)."),
-    Field(DEC_UTIL, "gauge", UTILIZATION, "How busy its decoder is (%)."),
-    Field(FB_USED, "gauge", MEMORY, "Card memory in use (MiB)."),
-    Field(FB_FREE, "gauge", MEMORY, "Card memory free (MiB)."),
-    Field(FB_RESERVED, "gauge", MEMORY, "Card memory reserved by the driver (MiB)."),
-    Field(FB_TOTAL, "gauge", MEMORY, "Total card memory (MiB)."),
-    Field(GPU_TEMP, "gauge", ENVIRONMENT, "Temperature of the card (C)."),
-    Field(MEMORY_TEMP, "gauge", ENVIRONMENT, "Temperature of its memory (C)."),
-    Field(POWER_USAGE, "gauge", ENVIRONMENT, "Power drawn (W)."),
-    Field(
-        TOTAL_ENERGY_CONSUMPTION,
-        "counter",
-        ENVIRONMENT,
-        "Energy used since the driver was loaded (mJ).",
-    ),
-    Field(SM_CLOCK, "gauge", ENVIRONMENT, "Clock of the processors (MHz)."),
-    Field(MEM_CLOCK, "gauge", ENVIRONMENT, "Clock of the memory (MHz)."),
-    Field(POWER_VIOLATION, "counter", ENVIRONMENT, "Throttled for power (ns)."),
-    Field(THERMAL_VIOLATION, "counter", ENVIRONMENT, "Throttled for heat (ns)."),
-    Field(PCIE_REPLAY_COUNTER, "counter", FAULTS, "PCIe retransmissions (count)."),
-    Field(
-        ECC_SBE_VOL_TOTAL,
-        "counter",
-        FAULTS,
-        "Single-bit errors since the driver was loaded (count).",
-    ),
-    Field(
-        ECC_DBE_VOL_TOTAL,
-        "counter",
-        FAULTS,
-        "Double-bit errors since the driver was loaded (count).",
-    ),
-    Field(
-        ECC_SBE_AGG_TOTAL,
-        "counter",
-        FAULTS,
-        "Single-bit errors of the card's lifetime (count).",
-    ),
-    Field(
-        ECC_DBE_AGG_TOTAL,
-        "counter",
-        FAULTS,
-        "Double-bit errors of the card's lifetime (count).",
-    ),
-    Field(
-        CORRECTABLE_REMAPPED_ROWS,
-        "counter",
-        FAULTS,
-        "Rows remapped after correctable errors (count).",
-    ),
-    Field(
-        UNCORRECTABLE_REMAPPED_ROWS,
-        "counter",
-        FAULTS,
-        "Rows remapped after uncorrectable errors (count).",
-    ),
-    Field(ROW_REMAP_FAILURE, "gauge", FAULTS, "1 if remapping a row failed (0 or 1)."),
-    Field(
-        VGPU_LICENSE_STATUS, "gauge", FAULTS, "1 if a vGPU has its licence (0 or 1)."
-    ),
-    Field(
-        NVLINK_BANDWIDTH_TOTAL,
-        "gauge",
-        NVLINK,
-        "Traffic over all NVLinks since the last reading (MB/s).",
-    ),
-    Field(
-        RETIRED_SBE, "counter", RETIRED, "Pages retired for single-bit errors (count)."
-    ),
-    Field(
-        RETIRED_DBE, "counter", RETIRED, "Pages retired for double-bit errors (count)."
-    ),
-    Field(RETIRED_PENDING, "gauge", RETIRED, "1 if pages wait to be retired (0 or 1)."),
-    Field(PCIE_TX_THROUGHPUT, "gauge", PCIE, "PCIe traffic sent (KB/s)."),
-    Field(PCIE_RX_THROUGHPUT, "gauge", PCIE, "PCIe traffic received (KB/s)."),
-    Field(
-        GR_ENGINE_ACTIVE, "gauge", PROFILING, "Share of time an engine worked (0 to 1)."
-    ),
-    Field(SM_ACTIVE, "gauge", PROFILING, "Share of time an SM had a warp (0 to 1)."),
-    Field(SM_OCCUPANCY, "gauge", PROFILING, "Share of warps resident (0 to 1)."),
-    Field(
-        PIPE_TENSOR_ACTIVE,
-        "gauge",
-        PROFILING,
-        "Share of cycles the tensor pipes worked (0 to 1).",
-    ),
-    Field(
-        DRAM_ACTIVE, "gauge", PROFILING, "Share of cycles memory moved data (0 to 1)."
-    ),
-    Field(PROF_PCIE_TX_BYTES, "gauge", PROFILING, "PCIe traffic sent (bytes/s)."),
-    Field(PROF_PCIE_RX_BYTES, "gauge", PROFILING, "PCIe traffic received (bytes/s)."),
-    Field(
-        XID_ERRORS,
-        "gauge",
-        FAULTS,
-        "The last XID reported, 0 for none so far (number).",
-    ),
+def _field(kind: FieldKind, group: str, name: str, explanation: str) -> str:
+    """Add a metric to the table; return its name."""
+    _FIELDS.append(Field(f"DCGM_FI_{name}", kind, group, explanation))
+    return _FIELDS[-1].name
+
+
+_gauge = partial(_field, "gauge")
+_counter = partial(_field, "counter")
+
+GPU_UTIL = _gauge(UTILIZATION, "DEV_GPU_UTIL", "How busy the card is (%).")
+MEM_COPY_UTIL = _gauge(UTILIZATION, "DEV_MEM_COPY_UTIL", "How busy its memory is (%).")
+ENC_UTIL = _gauge(UTILIZATION, "DEV_ENC_UTIL", "How busy its encoder is (%).")
+DEC_UTIL = _gauge(UTILIZATION, "DEV_DEC_UTIL", "How busy its decoder is (%).")
+FB_USED = _gauge(MEMORY, "DEV_FB_USED", "Card memory in use (MiB).")
+FB_FREE = _gauge(MEMORY, "DEV_FB_FREE", "Card memory free (MiB).")
+FB_RESERVED = _gauge(
+    MEMORY, "DEV_FB_RESERVED", "Card memory reserved by the driver (MiB)."
 )
-"""All of them; each is read in the group that it names."""
+FB_TOTAL = _gauge(MEMORY, "DEV_FB_TOTAL", "Total card memory (MiB).")
+GPU_TEMP = _gauge(ENVIRONMENT, "DEV_GPU_TEMP", "Temperature of the card (C).")
+MEMORY_TEMP = _gauge(ENVIRONMENT, "DEV_MEMORY_TEMP", "Temperature of its memory (C).")
+POWER_USAGE = _gauge(ENVIRONMENT, "DEV_POWER_USAGE", "Power drawn (W).")
+TOTAL_ENERGY_CONSUMPTION = _counter(
+    ENVIRONMENT,
+    "DEV_TOTAL_ENERGY_CONSUMPTION",
+    "Energy used since the driver was loaded (mJ).",
+)
+SM_CLOCK = _gauge(ENVIRONMENT, "DEV_SM_CLOCK", "Clock of the processors (MHz).")
+MEM_CLOCK = _gauge(ENVIRONMENT, "DEV_MEM_CLOCK", "Clock of the memory (MHz).")
+POWER_VIOLATION = _counter(
+    ENVIRONMENT, "DEV_POWER_VIOLATION", "Throttled for power (ns)."
+)
+THERMAL_VIOLATION = _counter(
+    ENVIRONMENT, "DEV_THERMAL_VIOLATION", "Throttled for heat (ns)."
+)
+PCIE_REPLAY_COUNTER = _counter(
+    FAULTS, "DEV_PCIE_REPLAY_COUNTER", "PCIe retransmissions (count)."
+)
+ECC_SBE_VOL_TOTAL = _counter(
+    FAULTS,
+    "DEV_ECC_SBE_VOL_TOTAL",
+    "Single-bit errors since the driver was loaded (count).",
+)
+ECC_DBE_VOL_TOTAL = _counter(
+    FAULTS,
+    "DEV_ECC_DBE_VOL_TOTAL",
+    "Double-bit errors since the driver was loaded (count).",
+)
+ECC_SBE_AGG_TOTAL = _counter(
+    FAULTS, "DEV_ECC_SBE_AGG_TOTAL", "Single-bit errors of the card's lifetime (count)."
+)
+ECC_DBE_AGG_TOTAL = _counter(
+    FAULTS, "DEV_ECC_DBE_AGG_TOTAL", "Double-bit errors of the card's lifetime (count)."
+)
+CORRECTABLE_REMAPPED_ROWS = _counter(
+    FAULTS,
+    "DEV_CORRECTABLE_REMAPPED_ROWS",
+    "Rows remapped after correctable errors (count).",
+)
+UNCORRECTABLE_REMAPPED_ROWS = _counter(
+    FAULTS,
+    "DEV_UNCORRECTABLE_REMAPPED_ROWS",
+    "Rows remapped after uncorrectable errors (count).",
+)
+ROW_REMAP_FAILURE = _gauge(
+    FAULTS, "DEV_ROW_REMAP_FAILURE", "1 if remapping a row failed (0 or 1)."
+)
+VGPU_LICENSE_STATUS = _gauge(
+    FAULTS, "DEV_VGPU_LICENSE_STATUS", "1 if a vGPU has its licence (0 or 1)."
+)
+NVLINK_BANDWIDTH_TOTAL = _gauge(
+    NVLINK,
+    "DEV_NVLINK_BANDWIDTH_TOTAL",
+    "Traffic over all NVLinks since the last reading (MB/s).",
+)
+RETIRED_SBE = _counter(
+    RETIRED, "DEV_RETIRED_SBE", "Pages retired for single-bit errors (count)."
+)
+RETIRED_DBE = _counter(
+    RETIRED, "DEV_RETIRED_DBE", "Pages retired for double-bit errors (count)."
+)
+RETIRED_PENDING = _gauge(
+    RETIRED, "DEV_RETIRED_PENDING", "1 if pages wait to be retired (0 or 1)."
+)
+PCIE_TX_THROUGHPUT = _gauge(PCIE, "DEV_PCIE_TX_THROUGHPUT", "PCIe traffic sent (KB/s).")
+PCIE_RX_THROUGHPUT = _gauge(
+    PCIE, "DEV_PCIE_RX_THROUGHPUT", "PCIe traffic received (KB/s)."
+)
+GR_ENGINE_ACTIVE = _gauge(
+    PROFILING, "PROF_GR_ENGINE_ACTIVE", "Share of time an engine worked (0 to 1)."
+)
+SM_ACTIVE = _gauge(
+    PROFILING, "PROF_SM_ACTIVE", "Share of time an SM had a warp (0 to 1)."
+)
+SM_OCCUPANCY = _gauge(
+    PROFILING, "PROF_SM_OCCUPANCY", "Share of warps resident (0 to 1)."
+)
+PIPE_TENSOR_ACTIVE = _gauge(
+    PROFILING,
+    "PROF_PIPE_TENSOR_ACTIVE",
+    "Share of cycles the tensor pipes worked (0 to 1).",
+)
+DRAM_ACTIVE = _gauge(
+    PROFILING, "PROF_DRAM_ACTIVE", "Share of cycles memory moved data (0 to 1)."
+)
+PROF_PCIE_TX_BYTES = _gauge(
+    PROFILING, "PROF_PCIE_TX_BYTES", "PCIe traffic sent (bytes/s)."
+)
+PROF_PCIE_RX_BYTES = _gauge(
+    PROFILING, "PROF_PCIE_RX_BYTES", "PCIe traffic received (bytes/s)."
+)
+XID_ERRORS = _gauge(
+    FAULTS, "DEV_XID_ERRORS", "The last XID reported, 0 for none so far (number)."
+)
+"""Not read in a group: events report it (``XidTallies``)."""
+
+FIELDS = tuple(_FIELDS)
+"""All of them, in the order of the documentation."""

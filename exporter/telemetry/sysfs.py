@@ -5,15 +5,21 @@ read now is a value that is unknown now.
 """
 
 import errno
+import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from exporter.telemetry.base import CardAnswer
+from exporter.telemetry.base import Answer, CardAnswer, answered
+from gpushare.cards.deadline import DeadlineCalls
+from gpushare.cards.source import FoundCards, WithoutFaults
+from gpushare.domain.model import CardUUID
 
 Place = TypeVar("Place")
 
+DEADLINE_S = 5.0
 _READ_BYTES = 65536
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP, errno.EINVAL}
 """What kernels of different age answer for something that a card does not have."""
@@ -21,6 +27,45 @@ _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP, errno.EINVAL}
 
 class NotThere(Exception):
     """This card, or its driver, does not have this value."""
+
+
+class FileTelemetry(WithoutFaults, Generic[Place]):
+    """What the telemetries over files of drivers have in common.
+
+    ``root`` is where the host's ``/sys`` and ``/proc`` are found. ``deadline_s`` is how
+    long one card may take for one group, or for being found: reading its files calls
+    the card, which may hang.
+    """
+
+    def __init__(self, root: Path, deadline_s: float) -> None:
+        super().__init__()
+        self._root = root
+        self._calls = DeadlineCalls(deadline_s)
+        self._knowing = threading.Lock()
+        self._places: dict[CardUUID, Place] = {}
+        """Where the files of each known card are."""
+
+    def cards(self) -> FoundCards:
+        """Look for cards. ``NoCardsYet``."""
+        raise NotImplementedError
+
+    def driver_version(self) -> str:
+        """Return nothing: no file has it."""
+        return ""
+
+    def _ask(
+        self, kind: type[Answer], group: str, ask: Callable[[Place], Answer]
+    ) -> Mapping[CardUUID, Answer]:
+        """Ask all cards that are known; look for cards if none is."""
+        if not self._places:
+            self.cards()
+        with self._knowing:
+            places = dict(self._places)
+        # Another thread shares a call of the same name.
+        calls = {(group, uuid): partial(ask, place) for uuid, place in places.items()}
+        answers = self._calls.make_all(calls).items()
+        by_card = ((uuid, answer) for (_, uuid), answer in answers)
+        return answered(kind, by_card, file_error_text)
 
 
 def read_raw(path: Path) -> bytes:

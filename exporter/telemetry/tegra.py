@@ -9,7 +9,6 @@ writes no load and does not use ``nvmap``; there NVML tells both.
 
 import errno
 import re
-import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,26 +16,23 @@ from pathlib import Path
 
 from exporter.telemetry import fields
 from exporter.telemetry.base import (
-    Answer,
     CardAnswer,
     ProcessesAnswer,
     ProcessUse,
     SmSource,
-    answered,
 )
 from exporter.telemetry.sysfs import (
+    DEADLINE_S,
+    FileTelemetry,
     NotThere,
-    file_error_text,
     read_number,
     read_text,
     read_text_or_nothing,
     read_values,
 )
-from gpushare.cards.deadline import DeadlineCalls, DeadlineExceeded
-from gpushare.cards.source import FoundCard, FoundCards, LeftOut, NoCardsYet, XidEvent
+from gpushare.cards.deadline import DeadlineExceeded
+from gpushare.cards.source import FoundCard, FoundCards, LeftOut, NoCardsYet
 from gpushare.domain.model import CardUUID
-
-DEADLINE_S = 5.0
 
 _FOLDERS = ("sys/devices/platform", "sys/devices/platform/bus@0", "sys/devices")
 _NODES = (
@@ -64,12 +60,10 @@ _IN_A_MIB = {"K": 2**10, "M": 1, "G": 2**-10}
 _FULL = 1000
 
 
-class TegraTelemetry:
+class TegraTelemetry(FileTelemetry[Path]):
     """A ``Telemetry`` over the one GPU of a Jetson, and of nothing on other nodes.
 
-    ``root`` is where the host's ``/sys`` and ``/proc`` are found. ``named`` returns the
-    Jetson's GPU as NVML lists it, if it does: the two are one card. ``deadline_s`` is
-    how long a file may take.
+    ``named`` returns the GPU as NVML lists it, if it does: the two are one card.
     """
 
     def __init__(
@@ -79,12 +73,8 @@ class TegraTelemetry:
         *,
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        self._root = root
+        super().__init__(root, deadline_s)
         self._named = named
-        self._calls = DeadlineCalls(deadline_s)
-        self._knowing = threading.Lock()
-        self._known: FoundCard | None = None
-        self._closed = threading.Event()
 
     def cards(self) -> FoundCards:
         """Look for the GPU; ``NoCardsYet`` on a node that is no Jetson."""
@@ -101,48 +91,19 @@ class TegraTelemetry:
             return FoundCards((), (LeftOut(card.uuid, f"{_MEMINFO} has no MemTotal"),))
         card = replace(card, memory_mib=memory_mib, known_to_driver=False)
         with self._knowing:
-            self._known = card
+            self._places = {card.uuid: self._root}
         return FoundCards((card,))
-
-    def driver_version(self) -> str:
-        """Return nothing: no file has the version that NVML knows."""
-        return ""
 
     def read(
         self, group: str, fields: Collection[str]
     ) -> Mapping[CardUUID, CardAnswer]:
         """Read the files of the GPU. ``NoCardsYet``."""
-        wanted = sorted(fields)
-        return self._ask(
-            CardAnswer, group, partial(read_values, _VALUES, self._root, wanted)
-        )
+        ask = partial(read_values, _VALUES, wanted=sorted(fields))
+        return self._ask(CardAnswer, group, ask)
 
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         """List the processes; only their memory is known. ``NoCardsYet``."""
-        return self._ask(ProcessesAnswer, "processes", partial(_processes, self._root))
-
-    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait; a Jetson reports no XIDs here."""
-        self._closed.wait(timeout_s)
-        return None
-
-    def close(self) -> None:
-        """Wake the threads that wait for an event."""
-        self._closed.set()
-
-    def _ask(
-        self, kind: type[Answer], group: str, ask: Callable[[], Answer]
-    ) -> Mapping[CardUUID, Answer]:
-        if self._known is None:
-            self.cards()
-        with self._knowing:
-            card = self._known
-        if card is None:
-            return {}
-        # Another thread shares a call of the same name.
-        name = ("group", group)
-        answer = self._calls.make_all({name: ask})[name]
-        return answered(kind, [(card.uuid, answer)], file_error_text)
+        return self._ask(ProcessesAnswer, "processes", _processes)
 
     def _memory_mib(self) -> int:
         return host_memory_mib(self._root)

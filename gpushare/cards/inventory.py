@@ -15,7 +15,6 @@ shared_nodes: [/dev/accel_ctl]  # device nodes that go with every card
 
 import os.path
 import re
-import threading
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field
 
 from gpushare.cards.deadline import DeadlineCalls
-from gpushare.cards.source import CardReading, FoundCard, FoundCards, XidEvent
+from gpushare.cards.source import CardReading, FoundCard, FoundCards, WithoutFaults
 from gpushare.domain.model import UNIT_MIB, CardUUID
 from gpushare.kube.names import VISIBLE
 from gpushare.yaml_file import (
@@ -188,25 +187,16 @@ def read_inventory(file: Path) -> tuple[InventoryCard, ...] | list[str]:
     return tuple(sorted(cards, key=lambda listed: listed.card.index))
 
 
-class WrittenSource:
+class WrittenSource(WithoutFaults):
     """Cards from a file or the settings: always the same, and none reports faults."""
 
     def __init__(self, cards: Iterable[FoundCard]) -> None:
+        super().__init__()
         self._found = FoundCards(tuple(sorted(cards, key=lambda card: card.index)))
-        self._closed = threading.Event()
 
     def cards(self) -> FoundCards:
         """Return the cards, whether or not their device nodes are there."""
         return self._found
-
-    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
-        """Wait and return None: these cards report no faults."""
-        self._closed.wait(timeout_s)
-        return None
-
-    def close(self) -> None:
-        """Wake the threads that wait for an event."""
-        self._closed.set()
 
 
 class InventoryCards(WrittenSource):

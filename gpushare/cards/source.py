@@ -5,6 +5,7 @@ reads a file about accelerators that the driver does not know. One contract suit
 (``tests/contract/test_card_source.py``) holds all to the same behaviour.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -134,6 +135,22 @@ class FindsCards(Protocol):
     def close(self) -> None:
         """Release the driver; the source may not be used afterwards."""
         ...
+
+
+class WithoutFaults:
+    """The part of ``FindsCards`` of cards that never report a fault."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def wait_for_event(self, timeout_s: float) -> XidEvent | None:
+        """Wait and return None."""
+        self._closed.wait(timeout_s)
+        return None
+
+    def close(self) -> None:
+        """Wake the threads that wait for an event."""
+        self._closed.set()
 
 
 class CardSource(FindsCards, Protocol):
