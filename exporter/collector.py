@@ -21,7 +21,6 @@ from exporter.catalog import OwnField
 from exporter.kubelet_check import KubeletRound
 from exporter.owners.owner_pods import OwnerPods
 from exporter.snapshot import TelemetrySnapshot
-from exporter.snapshot_store import UsageBook
 from exporter.telemetry.fields import (
     ALLOTMENT,
     GROUPS,
@@ -30,7 +29,14 @@ from exporter.telemetry.fields import (
     XID_ERRORS,
     Field,
 )
-from exporter.usage import CardUse, ContainerUse, OveruseTally, Usage, is_over
+from exporter.usage import (
+    CardUse,
+    ContainerUse,
+    OveruseTally,
+    Usage,
+    UsageBook,
+    is_over,
+)
 from gpushare.cards.source import FoundCard
 from gpushare.cards.xids import CARD_XIDS, PROGRAM_XIDS
 from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, CardUUID

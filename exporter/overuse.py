@@ -9,12 +9,12 @@ from threading import Event
 
 from exporter.owners.owner_pods import OwnerPod
 from exporter.snapshot import TelemetrySnapshot
-from exporter.snapshot_store import UsageBook
 from exporter.usage import (
     Mode,
     Overuse,
     Overuses,
     OveruseTally,
+    UsageBook,
     UseKey,
     detect_overuse,
     due_overuses,

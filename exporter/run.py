@@ -20,12 +20,12 @@ from exporter.overuse import OveruseMonitor
 from exporter.owners.claims import PodsWithResourceClaims, ResourceClaimsFolder
 from exporter.owners.owner_pods import OwnerPod, OwnerPods, read_owner_pod
 from exporter.owners.procfs import ProcFs
-from exporter.sampler import Sampler, XidTallies, groups_read
+from exporter.sampler import Sampler, SnapshotStore, XidTallies, groups_read
 from exporter.selection import BadFieldFile, Flags, choose, parse
 from exporter.settings import ExporterSettings
-from exporter.snapshot_store import SnapshotStore, UsageBook
 from exporter.telemetry.base import Telemetry
 from exporter.telemetry.fields import KUBELET
+from exporter.usage import UsageBook
 from gpushare import __version__
 from gpushare.domain.model import PodUID
 from gpushare.kube.cluster import Cluster, Json, Kind

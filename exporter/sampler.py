@@ -1,5 +1,7 @@
 """Reads cards, group by group, each at its own interval, and counts their faults.
 
+What was read last is kept in one snapshot, from which all pages are made.
+
 Every group has a thread, so that one that hangs delays only itself; the telemetry gives
 a card that hangs up after a deadline. An error of any kind becomes the failure of its
 round, because the other groups must go on.
@@ -8,14 +10,13 @@ round, because the other groups must go on.
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from threading import Event
+from threading import Event, Lock
 
 from exporter.owners.procfs import ProcFs
 from exporter.selection import Chosen
 from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot, XidTally
-from exporter.snapshot_store import SnapshotStore
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer, Telemetry
 from exporter.telemetry.fields import FIELDS, GROUPS, PROCESSES, XID_ERRORS, FieldGroup
 from gpushare.cards.combined import error_text
@@ -26,6 +27,95 @@ from gpushare.logs import LogOnce
 logger = logging.getLogger(__name__)
 
 _NO_CARD = "there is no card on this node"
+LATE_S = 30.0
+"""How long a round may take beyond its group's interval, because the kinds of cards are
+read one after the other, each with a deadline. Then its values are dropped."""
+_EVERY_S = {group.name: group.every_s for group in GROUPS}
+
+
+class SnapshotStore:
+    """The newest snapshot; many threads write parts of it, scrapes read it whole.
+
+    ``clock`` returns monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._snapshot = TelemetrySnapshot()
+        self._put_at: dict[str, float] = {}
+        self._last: (
+            tuple[TelemetrySnapshot, frozenset[str], TelemetrySnapshot] | None
+        ) = None
+
+    def read(self) -> TelemetrySnapshot:
+        """Return what is known now, as an immutable object; never waits.
+
+        A round that is too old has no values any more, and has a failure instead.
+        """
+        snapshot, now, last = self._snapshot, self._clock(), self._last
+        late = frozenset(
+            group
+            for group, put_at in list(self._put_at.items())
+            if now - put_at > _EVERY_S[group] + LATE_S
+        )
+        if not late:
+            return snapshot
+        if last is None or last[0] is not snapshot or last[1] != late:
+            last = self._last = (snapshot, late, _without_late(snapshot, late))
+        return last[2]
+
+    def change(self, change: Callable[[TelemetrySnapshot], TelemetrySnapshot]) -> None:
+        """Replace the snapshot."""
+        with self._lock:
+            self._snapshot = change(self._snapshot)
+
+    def put_round(self, round_: Round) -> None:
+        """Replace a group's last round by its newest."""
+        self._put_at[round_.group] = self._clock()
+        self.change(
+            lambda was: replace(was, rounds={**was.rounds, round_.group: round_})
+        )
+
+    def put_processes(self, round_: ProcessRound | None, trouble: str) -> None:
+        """Replace the round of processes, with the reason if owners are not known.
+
+        Both at once: a process without an owner would otherwise look like an ended one.
+        """
+        self._put_at[PROCESSES] = self._clock()
+        self.change(
+            lambda was: replace(
+                _with_trouble(was, PROCESSES, trouble), processes=round_
+            )
+        )
+
+    def set_trouble(self, about: str, words: str) -> None:
+        """Set what is missing and why; empty if nothing is."""
+        if self._snapshot.troubles.get(about, "") != words:
+            self.change(lambda was: _with_trouble(was, about, words))
+
+
+def _without_late(
+    snapshot: TelemetrySnapshot, late: frozenset[str]
+) -> TelemetrySnapshot:
+    """Drop the values of these groups, and say why."""
+    rounds, troubles = dict(snapshot.rounds), dict(snapshot.troubles)
+    processes = snapshot.processes
+    for group in sorted(late):
+        why = f"{group} was not read for over {_EVERY_S[group] + LATE_S:.0f} s"
+        if group == PROCESSES and processes is not None:
+            processes = replace(processes, cards={}, owners={}, failure=why)
+        elif group in rounds:
+            rounds[group] = replace(rounds[group], cards={}, failure=why)
+        else:
+            continue
+        troubles.setdefault(group, why)
+    return replace(snapshot, rounds=rounds, processes=processes, troubles=troubles)
+
+
+def _with_trouble(was: TelemetrySnapshot, about: str, words: str) -> TelemetrySnapshot:
+    troubles = {**was.troubles, about: words}
+    return replace(was, troubles={key: why for key, why in troubles.items() if why})
 
 
 class Rounds:

@@ -6,8 +6,9 @@ Overuse is memory above the container's share. Cores are not limited, because id
 may be used by others. A pod that has a card to itself has no share to exceed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Literal
 
 from exporter.owners.owner_pods import Owner, OwnerPod, OwnerPods
@@ -382,6 +383,57 @@ def _sum(values: Iterable[float | None]) -> float | None:
             return None
         total += value
     return total
+
+
+class UsageBook:
+    """The usage of containers, computed again only when its inputs changed.
+
+    There is one in a process, because it remembers since when each container is idle.
+    Without ``owner_pods`` no pods are known. Any thread may call.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], TelemetrySnapshot],
+        owner_pods: Callable[[], OwnerPods | None] | None = None,
+        *,
+        context_mib: float = CONTEXT_MIB,
+    ) -> None:
+        self._context_mib = context_mib
+        self._snapshot = snapshot
+        self._owner_pods = owner_pods
+        self._lock = Lock()
+        self._read: tuple[object, ...] = ()
+        self._usage = Usage()
+
+    def owner_pods(self) -> OwnerPods | None:
+        """Return the pods of the node; None while they are not known."""
+        return self._owner_pods() if self._owner_pods else None
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether pods are followed at all."""
+        return self._owner_pods is not None
+
+    def now(self) -> Usage:
+        """Return what containers use by the newest round."""
+        with self._lock:
+            snapshot, owner_pods = self._snapshot(), self.owner_pods()
+            read = (
+                snapshot.processes,
+                snapshot.found,
+                snapshot.rounds.get(MEMORY),
+                snapshot.rounds.get(UTILIZATION),
+                snapshot.troubles,
+                owner_pods,
+            )
+            # The same objects; comparing rounds would be slow.
+            if tuple(map(id, read)) != tuple(map(id, self._read)):
+                self._usage = account_usage(
+                    snapshot, owner_pods, self._usage, self._context_mib
+                )
+                self._read = read
+            return self._usage
 
 
 Mode = Literal["off", "report", "evict"]

@@ -11,8 +11,7 @@ from exporter.overuse import COMPONENT, REASON, OveruseMonitor
 from exporter.owners.owner_pods import Owner
 from exporter.run import WatchedPods
 from exporter.snapshot import TelemetrySnapshot
-from exporter.snapshot_store import UsageBook
-from exporter.usage import Mode, OveruseTally
+from exporter.usage import Mode, OveruseTally, UsageBook
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.apiserver.api import ApiServer

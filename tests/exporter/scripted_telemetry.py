@@ -7,10 +7,9 @@ from queue import Empty, Queue
 from threading import Event, Thread
 
 from exporter.owners.procfs import ProcFs
-from exporter.sampler import Sampler
+from exporter.sampler import Sampler, SnapshotStore
 from exporter.selection import Flags, choose
 from exporter.snapshot import TelemetrySnapshot
-from exporter.snapshot_store import SnapshotStore
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer
 from exporter.telemetry.fields import FieldGroup
 from gpushare.cards.source import FoundCard, FoundCards, XidEvent

@@ -20,11 +20,10 @@ from exporter.owners.owner_pods import NO_POD
 from exporter.run import WatchedPods
 from exporter.selection import parse as parse_fields
 from exporter.snapshot import Round, TelemetrySnapshot, XidTally
-from exporter.snapshot_store import UsageBook
 from exporter.telemetry import fields
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer
 from exporter.telemetry.fields import FIELDS
-from exporter.usage import OveruseTally
+from exporter.usage import OveruseTally, UsageBook
 from gpushare.cards.source import FoundCards, MigInstance
 from gpushare.cards.xids import CARD_XIDS, PROGRAM_XIDS
 from gpushare.domain.model import CardUUID

@@ -11,8 +11,7 @@ from exporter.overuse import REASON, OveruseMonitor
 from exporter.owners.owner_pods import CONFIG_MIRROR, Owner
 from exporter.run import WatchedPods
 from exporter.snapshot import TelemetrySnapshot
-from exporter.snapshot_store import UsageBook
-from exporter.usage import Mode, OveruseTally
+from exporter.usage import Mode, OveruseTally, UsageBook
 from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import Forbidden, Unreachable
 from gpusharectl.demo.fakeapi.cluster import Embedded

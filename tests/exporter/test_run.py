@@ -22,10 +22,9 @@ from exporter.run import (
     run_exporter,
     start_exporter,
 )
-from exporter.sampler import Sampler, groups_read
+from exporter.sampler import Sampler, SnapshotStore, groups_read
 from exporter.selection import Flags, choose
 from exporter.settings import ExporterSettings
-from exporter.snapshot_store import SnapshotStore
 from exporter.telemetry import fields as f
 from exporter.telemetry.amd import AmdTelemetry
 from exporter.telemetry.base import Telemetry

@@ -2,20 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
 from exporter.owners.owner_pods import NO_POD
-from exporter.sampler import XidTallies
+from exporter.sampler import LATE_S, SnapshotStore, XidTallies
 from exporter.selection import Flags, choose
-from exporter.snapshot import XidTally
-from exporter.snapshot_store import SnapshotStore
+from exporter.snapshot import ProcessRound, Round, XidTally
 from exporter.telemetry import fields as f
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse
+from exporter.usage import UsageBook
 from gpushare.cards.source import DriverLost, FoundCards, LeftOut, NoCardsYet, XidEvent
 from tests.deviceplugin.node_fixture import found_card
+from tests.exporter.exporter_data import ALL, AT, snapshot
 from tests.exporter.scripted_telemetry import (
     A,
     B,
@@ -23,6 +25,7 @@ from tests.exporter.scripted_telemetry import (
     ScriptedTelemetry,
     fast,
 )
+from tests.gpushare.cards.nvml_fixture import Clock
 from tests.testbed.waiting import wait_until
 
 LATE = CardAnswer(failure="it did not answer within 5 s")
@@ -280,3 +283,56 @@ def test_a_slow_group_is_read_once_and_at_once(fixture: SamplerFixture) -> None:
         wait_until(lambda: late.seen.no_cards, "a look")
         late.telemetry.away = None
         wait_until(lambda: f.FAULTS in late.seen.rounds, "its round")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def board(clock: Clock) -> SnapshotStore:
+    made = SnapshotStore(clock)
+    made.change(lambda _: snapshot(groups=ALL))
+    return made
+
+
+def told(group: str, name: str) -> Round:
+    return Round(group, AT, 0.1, {A: CardAnswer({name: 5.0})})
+
+
+def test_a_late_round_has_no_values(board: SnapshotStore, clock: Clock) -> None:
+    """It failed, and the page says what it lacks; the next round mends all."""
+    one, slow = told(f.UTILIZATION, f.GPU_UTIL), told(f.RETIRED, f.RETIRED_SBE)
+    board.put_round(one)
+    board.put_round(slow)
+    clock.now += 2 + LATE_S
+    assert board.read().rounds == {f.UTILIZATION: one, f.RETIRED: slow}
+    assert board.read() is board.read()
+    clock.now += 1
+    seen = board.read()
+    why = f"utilization was not read for over {2 + LATE_S:.0f} s"
+    late = replace(one, cards={}, failure=why)
+    assert seen.rounds == {f.UTILIZATION: late, f.RETIRED: slow}
+    assert seen.troubles == {f.UTILIZATION: why}
+    assert board.read() is seen
+    board.put_round(one)
+    assert board.read().rounds[f.UTILIZATION] is one
+    assert board.read().troubles == {}
+
+
+def test_late_processes_are_nobodys(board: SnapshotStore, clock: Clock) -> None:
+    board.put_processes(ProcessRound(AT, 0.1, {A: ProcessesAnswer()}), "")
+    book = UsageBook(board.read)
+    assert book.now().at == AT
+    clock.now += 3 + LATE_S
+    assert book.now().at is None
+    assert "was not read for over 32 s" in board.read().troubles[f.PROCESSES]
+
+
+def test_a_group_that_is_off_is_never_late(board: SnapshotStore, clock: Clock) -> None:
+    """Its round went when it was switched off."""
+    board.put_round(told(f.UTILIZATION, f.GPU_UTIL))
+    board.change(lambda _: snapshot())
+    clock.now += 1000
+    assert board.read().troubles == {}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from exporter.owners.owner_pods import NO_POD, Owner, OwnerPods
+from exporter.run import WatchedPods
 from exporter.snapshot import ProcessRound, TelemetrySnapshot
 from exporter.telemetry import fields as f
 from exporter.telemetry.base import ProcessesAnswer, ProcessUse, SmSource
@@ -14,6 +15,7 @@ from exporter.usage import (
     ContainerUse,
     Overuses,
     Usage,
+    UsageBook,
     account_usage,
     detect_overuse,
     due_overuses,
@@ -25,8 +27,8 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
 from tests.builders import AT as WRITTEN
-from tests.builders import placement, pod_json, share
-from tests.deviceplugin.node_fixture import NODE
+from tests.builders import event, page, placement, pod_json, share
+from tests.deviceplugin.node_fixture import NODE, found_card
 from tests.exporter.exporter_data import (
     AT,
     BLIND,
@@ -408,3 +410,63 @@ def test_the_words() -> None:
     assert overuse_text(excess, "card 0 (GPU-1)") == (
         "container main uses 99 MiB of card 0 (GPU-1) without a request for it"
     )
+
+
+class BookFixture:
+    """A usage book over a snapshot that a test sets."""
+
+    def __init__(self, *pods: Json) -> None:
+        self.watched = WatchedPods()
+        self.watched.replace(iter([page(*pods)]))
+        self.book = UsageBook(lambda: self.now, self.watched.current)
+        self.work(0, 0)
+
+    def work(self, sm: float | None, after_s: float) -> None:
+        running = [] if sm == 0 else [use(1, 10, sm)]
+        round_ = processes({A: running}, {1: owner("a")}, at=AT + after_s)
+        self.now: TelemetrySnapshot = snapshot(found_card(0), round_=round_)
+
+    def last_busy(self) -> float:
+        return (of(self.book.now(), "a").last_busy or 0) - AT
+
+
+def test_the_last_work_is_remembered() -> None:
+    """Moved on by work alone, not by a silent driver; another UID begins anew."""
+    fixture = BookFixture(held("a"))
+    seen = []
+    for sm, after_s in ((0, 0), (0, 5), (30, 10), (None, 15), (0, 20)):
+        fixture.work(sm, after_s)
+        seen.append(fixture.last_busy())
+    assert seen == [0, 0, 10, 10, 10]
+    new = pod_json("a", uid="second", units=8, node=NODE)
+    notes = held("a")["metadata"]["annotations"]
+    new["metadata"]["annotations"] = {
+        key: text.replace("uid-a", "second") for key, text in notes.items()
+    }
+    fixture.watched.replace(iter([page(with_ids(new))]))
+    fixture.work(0, 60)
+    assert fixture.last_busy() == 60
+
+
+def test_nothing_is_worked_out_twice() -> None:
+    """Memory in use, and whether owners can be told, change what a card comes to."""
+    fixture = BookFixture(held("a"))
+    book, first = fixture.book, fixture.book.now()
+    assert book.now() is first
+    fixture.work(30, 5)
+    second = book.now()
+    assert second is not first
+    fixture.watched.apply(event("ADDED", held("b")))
+    assert [one.pod for one in book.now().containers] == ["a", "b"]
+    assert book.now().cards[A].unattributed_mib is None
+    memory = snapshot(values={A: {f.FB_USED: 19.0}}).rounds
+    fixture.now = replace(fixture.now, rounds=memory)
+    assert book.now().cards[A].unattributed_mib == 9
+    busy = {**memory, **snapshot(values={A: {f.GPU_UTIL: 1.0}}).rounds}
+    before, fixture.now = book.now(), replace(fixture.now, rounds=busy)
+    assert book.now() is not before
+    fixture.now = replace(fixture.now, troubles=BLIND)
+    assert book.now().cards[A].unattributed_mib is None
+    alone = UsageBook(lambda: fixture.now)
+    assert (alone.has_pods, alone.owner_pods()) == (False, None)
+    assert alone.now().cards.keys() == {A}

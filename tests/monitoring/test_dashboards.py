@@ -17,9 +17,8 @@ from exporter.kubelet_check import KubeletRound
 from exporter.owners.owner_pods import NO_POD
 from exporter.selection import Flags, choose
 from exporter.snapshot import TelemetrySnapshot, XidTally
-from exporter.snapshot_store import UsageBook
 from exporter.telemetry.fields import FB_TOTAL, FB_USED, FIELDS
-from exporter.usage import OveruseTally
+from exporter.usage import OveruseTally, UsageBook
 from extender.scheduling.bind import BindOutcome, BindResult
 from extender.scheduling.wire import FilterResult
 from extender.server.app import VerbMetrics
