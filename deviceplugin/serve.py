@@ -14,7 +14,7 @@ from typing import Self
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from deviceplugin.allocation.device_chooser import DeviceChooser
-from deviceplugin.allocation.injection import InjectionChooser
+from deviceplugin.allocation.injection import CardSetup, InjectionChooser
 from deviceplugin.allocation.isolation import (
     HardLimits,
     IsolationChooser,
@@ -155,16 +155,24 @@ def assemble_plugin(
     ``limits`` tells of memory limits in place of NVIDIA's driver. ``library`` is that
     of tier ``preload``.
     """
-    shared = _SharedParts.of(settings, cluster, registry)
     on_node = NodeLibrary(settings.state_dir / "preload", library)
-    parts = _allocation(shared, limits or DriverLimits(), on_node)
-    publisher = Publisher(cluster, settings.node, shared.node, shared.offer)
+    shared = _SharedParts.of(settings, cluster, registry)
+    setup = _card_setup(shared, limits or DriverLimits(), on_node)
+    parts = AllocationParts(
+        shared.offer,
+        DeviceChooser(shared.occupancy, shared.recorder),
+        _prestart(shared, setup),
+        shared.records,
+        setup,
+        shared.metrics,
+    )
+    publisher = Publisher(shared.node, shared.offer)
     registrars = _registrars(settings, parts)
     services = tuple(registrar.plugin for registrar in registrars)
     taint = StartupTaint(publisher, services) if settings.startup_taint else None
     return PluginParts(
         parts,
-        _watcher(shared, source, parts),
+        _watcher(shared, source, setup),
         publisher,
         parts.prestart.reporter,
         shared.recorder,
@@ -180,14 +188,11 @@ class _SharedParts:
     """Parts that other parts are made with: what is known of the node, and who asks."""
 
     settings: DevicePluginSettings
-    cluster: Cluster
     metrics: PluginMetrics
     offer: Offer
     node: OwnNode
-    pods: NodePods
     follow_node: Reflector
     follow_pods: Reflector
-    resources: PodResources
     records: AllocationRecords
     claims: PreparedResourceClaims
     occupancy: Occupancy
@@ -202,25 +207,23 @@ class _SharedParts:
     ) -> Self:
         """Read what earlier processes left on disk, and follow the API server."""
         name, state = settings.node, settings.state_dir
-        node, pods = OwnNode(), NodePods(cluster, name)
+        node, pods = OwnNode(cluster, name), NodePods(cluster, name)
         this_node, here = f"metadata.name={name}", f"spec.nodeName={name}"
+        resources = PodResources(settings.kubelet_dir / "pod-resources/kubelet.sock")
         records = AllocationRecords(state / "containers")
         # Read also while DRA is off: a claim that was prepared holds its card until
         # kubelet unprepares it.
         claims = PreparedResourceClaims(state / "claims", settings.cdi_dirs[-1], name)
         return cls(
             settings,
-            cluster,
             PluginMetrics(registry),
             Offer(settings.reserve_mib),
             node,
-            pods,
             Reflector(cluster, Kind.NODES, node, field_selector=this_node),
             Reflector(cluster, Kind.PODS, pods, field_selector=here),
-            PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock"),
             records,
             claims,
-            Occupancy(name, pods, records.all(), claims.placements),
+            Occupancy(name, pods, resources, records.all(), claims.placements),
             EventRecorder(cluster, name),
         )
 
@@ -235,71 +238,39 @@ class _SharedParts:
         return self.occupancy.is_idle() and not unknown
 
 
-def _allocation(
+def _card_setup(
     shared: _SharedParts, limits: LimitsSource, library: NodeLibrary
-) -> AllocationParts:
-    """Make what chooses and gives devices to classic pods."""
+) -> CardSetup:
+    """Make what gives cards to containers."""
     settings, state = shared.settings, shared.settings.state_dir
-    chooser = InjectionChooser(
-        settings.inject,
-        settings.cdi_dirs,
-        shared.node.status,
-        state / "inject",
-        root=settings.host_root,
+    root, folders = settings.host_root, settings.cdi_dirs
+    injection = InjectionChooser(
+        settings.inject, folders, shared.node.status, state / "inject", root=root
     )
-    checks = TierChecks(
-        limits, settings.host_root, settings.cdi_dirs, lambda: chooser.chosen, library
+    checks = TierChecks(limits, root, folders, lambda: injection.chosen, library)
+    isolation = IsolationChooser(
+        settings.isolation, shared.limits(), checks, shared.is_idle, state / "isolation"
     )
-    return AllocationParts(
-        shared.offer,
-        DeviceChooser(shared.pods, shared.resources, shared.occupancy, shared.recorder),
-        _prestart(shared, library),
-        shared.records,
-        chooser,
-        IsolationChooser(
-            settings.isolation,
-            shared.limits(),
-            checks,
-            shared.is_idle,
-            state / "isolation",
-        ),
-        library,
-        shared.metrics,
-    )
+    return CardSetup(injection, isolation, library)
 
 
-def _prestart(shared: _SharedParts, library: NodeLibrary) -> PreStart:
+def _prestart(shared: _SharedParts, setup: CardSetup) -> PreStart:
     """Make the last check of classic pods, and what reports where they are."""
+    occupancy, offer, records = shared.occupancy, shared.offer, shared.records
     synced, claims = shared.follow_pods.synced, shared.claims
-    reporter = Reporter(
-        shared.cluster,
-        shared.pods,
-        shared.resources,
-        shared.occupancy,
-        shared.offer,
-        shared.records,
-        synced,
-        claims.tiers,
-    )
     return PreStart(
-        shared.pods,
-        shared.resources,
-        shared.occupancy,
-        shared.records,
-        reporter,
+        occupancy,
+        records,
+        Reporter(shared.node.cluster, occupancy, offer, records, synced, claims.tiers),
         shared.recorder,
         shared.follow_pods.in_touch,
-        StartedLimits(
-            shared.pods, shared.records, shared.offer, synced, claims.limits_mib
-        ),
-        library,
+        StartedLimits(occupancy, records, offer, synced, claims.limits_mib),
+        setup,
         shared.limits(),
     )
 
 
-def _watcher(
-    shared: _SharedParts, source: CardSource, parts: AllocationParts
-) -> Watcher:
+def _watcher(shared: _SharedParts, source: CardSource, setup: CardSetup) -> Watcher:
     """Make what watches the cards, with the faults of before."""
     settings = shared.settings
     health = Health(settings.harmless_xids)
@@ -311,10 +282,7 @@ def _watcher(
         health,
         file,
         shared.node,
-        settings.node,
-        shared.cluster,
-        parts.chooser,
-        parts.isolation,
+        setup,
         shared.metrics,
         shared.occupancy.holders,
     )
@@ -322,33 +290,20 @@ def _watcher(
 
 def _driver(shared: _SharedParts, parts: AllocationParts) -> DraDriver:
     """Make the DRA driver, which offers the same cards to claims."""
-    settings, name, offer = shared.settings, shared.settings.node, shared.offer
-    checks = ResourceClaimChecks(
-        shared.occupancy,
-        offer,
-        parts.chooser,
-        parts.isolation,
-        parts.library,
-        parts.prestart,
-    )
+    settings, offer, setup = shared.settings, shared.offer, parts.setup
+    occupancy, node, started = shared.occupancy, shared.node, parts.prestart.started
     preparer = ResourceClaimPreparer(
-        name,
-        shared.cluster,
-        shared.resources,
-        shared.occupancy,
+        node.cluster,
+        occupancy,
         offer,
-        parts.chooser,
-        parts.library,
-        parts.prestart,
+        setup,
+        shared.limits(),
         shared.claims,
-        checks,
+        ResourceClaimChecks(occupancy, offer, setup, started),
     )
-    order = settings.dra_order
     return DraDriver(
-        DraPlugin(name, offer, preparer, shared.metrics),
-        SlicePublisher(
-            shared.cluster, name, shared.node, offer, shared.occupancy, order
-        ),
+        DraPlugin(settings.node, offer, preparer, shared.metrics),
+        SlicePublisher(node, offer, occupancy, settings.dra_order),
         settings.kubelet_dir,
         wanted=settings.dra,
     )

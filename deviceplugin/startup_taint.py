@@ -51,11 +51,12 @@ class StartupTaint:
 
     def step(self) -> None:
         """Take the taint away if it is there and may go. Raises ``ClusterError``."""
-        taints, version = self.publisher.node.taints()
+        node = self.publisher.node
+        taints, version = node.taints()
         kept = [taint for taint in taints if taint.get("key") != names.STARTUP_TAINT]
         if kept == taints or not self._is_offered():
             return
-        self.publisher.cluster.set_taints(self.publisher.name, kept, version)
+        node.cluster.set_taints(node.name, kept, version)
         logger.info("startup taint removed", extra={"taint": names.STARTUP_TAINT})
 
     def _is_offered(self) -> bool:

@@ -6,16 +6,14 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
-from deviceplugin.allocation.injection import InjectionChooser
-from deviceplugin.allocation.isolation import IsolationChooser
+from deviceplugin.allocation.injection import CardSetup
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.cards.devices import Cards, colliding_cards
 from deviceplugin.cards.health import Health, HealthFile
 from deviceplugin.metrics import PluginMetrics
 from gpushare.cards.source import CardSource, DriverLost, NoCardsYet
-from gpushare.domain.model import CardUUID, NodeName
+from gpushare.domain.model import CardUUID
 from gpushare.kube import names, words
-from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.logs import LogOnce
 
@@ -38,10 +36,7 @@ class Watcher:
     health: Health
     file: HealthFile
     node: OwnNode
-    name: NodeName
-    cluster: Cluster
-    chooser: InjectionChooser
-    isolation: IsolationChooser
+    setup: CardSetup
     metrics: PluginMetrics
     holders: Callable[[CardUUID, Cards], Mapping[str, Collection[str]]]
     """The names of the ``pods`` and ``claims`` that hold a part of a card."""
@@ -145,31 +140,34 @@ class Watcher:
             logger.info("cleared by an operator", extra=extra)
         self._publish()
         try:
-            unknown_cards = {names.CLEAR: unknown or None}
-            self.cluster.annotate(Kind.NODES, "", self.name, unknown_cards)
+            self.node.annotate({names.CLEAR: unknown or None})
         except ClusterError as error:
             facts = {"because": str(error)}
             logger.warning("annotation to clear faults not removed", extra=facts)
 
     def _choose_injection(self) -> None:
         """Choose for the cards that are well: no specification has a lost one."""
-        held_back = self.chooser.held_back.keys() | self.isolation.held_back.keys()
-        others = self.offer.sick().keys() - held_back
+        others = self.offer.sick().keys() - self._held_back().keys()
         sick = others | self.health.sick().keys()
         cards = self.offer.cards
         well = cards.as_found(card.uuid for card in cards.all if card.uuid not in sick)
-        self.chooser.choose_for(card.uuid for card in well if card.known_to_driver)
+        self.setup.injection.choose_for(
+            card.uuid for card in well if card.known_to_driver
+        )
 
     def _choose_isolation(self) -> None:
         """Choose for the cards that are well, by how they are injected."""
         sick = self.health.sick().keys() | self.offer.missing
         every = self.offer.found
-        self.isolation.choose_for([card for card in every if card.uuid not in sick])
-        self.offer.set_isolation(self.isolation.tier, self.isolation.kept_mib)
+        isolation = self.setup.isolation
+        isolation.choose_for([card for card in every if card.uuid not in sick])
+        self.offer.set_isolation(isolation.tier, isolation.kept_mib)
+
+    def _held_back(self) -> Mapping[CardUUID, str]:
+        return {**self.setup.isolation.held_back, **self.setup.injection.held_back}
 
     def _publish(self) -> None:
-        held_back = {**self.isolation.held_back, **self.chooser.held_back}
-        self.offer.set_sick({**held_back, **self.health.sick()})
+        self.offer.set_sick({**self._held_back(), **self.health.sick()})
         self.file.save(self.health)
         sick = self.offer.sick()
         for uuid in self._log_cards("card is sick", sick, self._holders):

@@ -5,7 +5,6 @@ kubelet's whole sync loop waits for both calls. ``prefer`` asks kubelet who hold
 the cards.
 """
 
-import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,12 +42,7 @@ from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.codec import refusal_text
-from gpushare.kubelet.node_pods import (
-    EventRecorder,
-    KubeletSilentError,
-    NodePods,
-    PodResources,
-)
+from gpushare.kubelet.node_pods import EventRecorder
 from gpushare.kubelet.pods import (
     KINDS,
     UNKNOWN_POD,
@@ -65,8 +59,6 @@ from gpushare.kubelet.pods import (
     pod_known_to_kubelet,
     steps_left,
 )
-
-logger = logging.getLogger(__name__)
 
 _LIST_WITHIN_S = 1.0
 _SEEN_WITHIN_S = 0.05
@@ -130,14 +122,8 @@ class _Progress:
 class DeviceChooser:
     """Chooses device ids for the pod being admitted; one pod after another."""
 
-    def __init__(
-        self,
-        pods: NodePods,
-        resources: PodResources,
-        occupancy: Occupancy,
-        recorder: EventRecorder,
-    ) -> None:
-        self._finder = ActivePodFinder(pods, resources, occupancy)
+    def __init__(self, occupancy: Occupancy, recorder: EventRecorder) -> None:
+        self._finder = ActivePodFinder(occupancy)
         self._fallback = FallbackPlacement(occupancy)
         self._occupancy = occupancy
         self._recorder = recorder
@@ -208,7 +194,7 @@ class DeviceChooser:
 
     def _pod_being_admitted(self, question: DeviceQuestion) -> ActivePod:
         """Find the pod being admitted, at each call: kubelet may have failed it."""
-        before, listed = self._progress, self._finder.listed()
+        before, listed = self._progress, self._occupancy.listed(_LIST_WITHIN_S)
         self._progress = _Progress(listed=listed)
         pod = self._finder.find(listed, question.resource, question.size)
         if pod is None:
@@ -416,22 +402,11 @@ class FallbackPlacement:
 class ActivePodFinder:
     """Finds the pod that kubelet admits now; kubelet waits, so all has a deadline."""
 
-    def __init__(
-        self, pods: NodePods, resources: PodResources, occupancy: Occupancy
-    ) -> None:
-        self._pods = pods
-        self._resources = resources
+    def __init__(self, occupancy: Occupancy) -> None:
+        self._pods = occupancy.pods
         self._occupancy = occupancy
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
         self._settled = dict[PodUID, tuple[NodePod, Mapping[str, HeldDevices]]]()
-
-    def listed(self) -> ListedDevices:
-        """Ask kubelet who holds what; if it is silent, use what was allocated."""
-        try:
-            return self._resources.list(_LIST_WITHIN_S)
-        except KubeletSilentError as error:
-            logger.warning("kubelet lists no devices", extra={"because": str(error)})
-            return self._occupancy.as_allocated()
 
     def find(self, listed: ListedDevices, resource: str, size: int) -> NodePod | None:
         """Return the pod being admitted; None for one that only kubelet knows."""

@@ -2,21 +2,34 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.allocation.cdi import lost_files, sees_host, specified
+from deviceplugin.allocation.isolation import ChoiceFile, IsolationChooser
+from deviceplugin.allocation.preload import (
+    NodeLibrary,
+    limits_text,
+    why_no_single_card,
+)
 from deviceplugin.allocation.response import (
     CDI_KIND,
     CONTROL_NODE,
     CUDA_NODES,
     INJECTIONS,
     Injection,
+    container_setup,
+    hard_limit_setup,
+    why_unusable,
 )
 from deviceplugin.settings import InjectionChoice
+from gpushare.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
 from gpushare.host_root import exists_on_host
 from gpushare.kube.cluster import Json
+from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kubelet.hard_limit import HardLimit
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +65,14 @@ class InjectionChooser:
         self._choice = choice
         self._folders = folders
         self._status = status
-        self._file = file
+        self._file = ChoiceFile(file, "injection")
         self._root = root
         self._lost: Mapping[CardUUID, str] = {}
         self._logged = ("", "")
         self._missing_before: frozenset[str] = frozenset()
         self._misses = 0
-        self._before = self._read()
+        kept = self._file.read()
+        self._before = next((way for way in INJECTIONS if way == kept), None)
         self._unseen: dict[CardUUID, int] = {}
         self.chosen: Injection = self._before or "env"
         """The last choice."""
@@ -147,31 +161,14 @@ class InjectionChooser:
             logger.info("injecting cards", extra={"by": chosen, "because": why})
         self._logged, self.chosen = (chosen, why), chosen
         if self._choice == "auto" and _names_runtime(self._status()):
-            self._keep(chosen)
+            self._before = chosen
+            self._file.keep(chosen)
 
     def _may_be_cdi_again(self) -> bool:
         """Return whether it was CDI at the last look, or before the restart."""
         if not self._logged[0]:
             return self._before == "cdi" and not _why_no_cdi(self._status())
         return self._logged[0] == "cdi"
-
-    def _read(self) -> Injection | None:
-        try:
-            text = "" if self._file is None else self._file.read_text()
-        except (OSError, ValueError):
-            return None
-        return next(
-            (injection for injection in INJECTIONS if injection == text.strip()), None
-        )
-
-    def _keep(self, chosen: Injection) -> None:
-        if self._file is None or chosen == self._before:
-            return
-        self._before = chosen
-        try:
-            self._file.write_text(f"{chosen}\n")
-        except OSError as error:
-            logger.warning("injection cannot be kept", extra={"because": str(error)})
 
     def _auto(
         self, wanted: frozenset[CardUUID], missing: frozenset[CardUUID]
@@ -200,6 +197,57 @@ class InjectionChooser:
             return self._lost[uuid]
         folders = ", ".join(map(str, self._folders))
         return f"no CDI specification in {folders} has {CDI_KIND}={uuid}"
+
+
+@dataclass(frozen=True, slots=True)
+class CardSetup:
+    """Gives cards to containers, of classic pods and of ResourceClaims alike."""
+
+    injection: InjectionChooser
+    isolation: IsolationChooser
+    library: NodeLibrary
+
+    def why_refused(self, cards: Sequence[FoundCard]) -> str:
+        """Say why no container could use one of these cards; empty if it can."""
+        unusable = why_unusable(cards, self.injection.chosen)
+        return unusable or self.isolation.why_refused(cards)
+
+    def answer(
+        self,
+        resource: str,
+        count: int,
+        cards: Sequence[FoundCard],
+        limit: HardLimit | None,
+        folder: Path,
+        injection: Injection | None = None,
+    ) -> pb.ContainerAllocateResponse:
+        """Return what a container gets for so many devices of these cards.
+
+        ``folder`` is the container's; ``injection`` is for who knows a better way.
+        """
+        way, missing = (
+            injection or self.injection.chosen,
+            self.injection.missing_nodes(),
+        )
+        answer = container_setup(resource, count, cards, way, str(folder), missing)
+        preload = str(self.library.folder)
+        answer.MergeFrom(hard_limit_setup(limit, preload, str(folder)))
+        return answer
+
+    def limits_text(
+        self, limit: HardLimit | None, cards: Collection[CardUUID]
+    ) -> tuple[str, str]:
+        """Return what the library reads in a container, and why it has no limit.
+
+        The first is empty for a container without the library, the second if all is
+        well. The library is put on the node if it is not there.
+        """
+        if limit is None or limit.tier != "preload":
+            return "", ""
+        if wrong := self.library.install() or why_no_single_card(cards):
+            return "", f"isolation tier preload: {wrong}"
+        [card] = cards
+        return limits_text(card, limit.mib), ""
 
 
 def _names_runtime(status: Json) -> bool:

@@ -16,12 +16,14 @@ units and does not know of them, so a container may have to wait (``StartedLimit
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Literal, Protocol
 
 from deviceplugin.allocation.cdi import specified
+from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.preload import NodeLibrary, why_not_preload
 from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
 from deviceplugin.cards.advertised import Offer
@@ -30,7 +32,6 @@ from gpushare.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB, Card, CardUUID, PodUID
 from gpushare.domain.request import Role
 from gpushare.kubelet.hard_limit import HardLimit
-from gpushare.kubelet.node_pods import NodePods
 from gpushare.kubelet.pods import UNKNOWN_POD, ListedDevices, NodePod
 
 logger = logging.getLogger(__name__)
@@ -187,6 +188,36 @@ class HardLimits:
         return HardLimit(tier, share if tier == "preload" else needed, needed)
 
 
+class ChoiceFile:
+    """What ``auto`` has chosen of ``subject``, kept over restarts.
+
+    An error with the file is only logged. Without a path nothing is kept.
+    """
+
+    def __init__(self, path: Path | None, subject: str) -> None:
+        self._path = path
+        self._subject = subject
+        self._kept = ""
+
+    def read(self) -> str:
+        """Return the last choice; empty if it is not known."""
+        if self._path is not None:
+            with suppress(OSError, ValueError):
+                self._kept = self._path.read_text().strip()
+        return self._kept
+
+    def keep(self, chosen: str) -> None:
+        """Write a choice that is new."""
+        if self._path is None or chosen == self._kept:
+            return
+        self._kept = chosen
+        try:
+            self._path.write_text(f"{chosen}\n")
+        except OSError as error:
+            facts = {"because": str(error)}
+            logger.warning("%s cannot be kept", self._subject, extra=facts)
+
+
 class IsolationChooser:
     """Chooses the node's tier, and holds back the cards that cannot have it.
 
@@ -209,11 +240,11 @@ class IsolationChooser:
         self._limits = limits
         self._checks = checks
         self._is_idle = is_idle
-        self._file = file
+        self._file = ChoiceFile(file, "isolation")
         self._misses = 0
         self._logged = ("", "")
         self._passed: frozenset[CardUUID] = frozenset()
-        self.tier: Tier = self._read() if choice == "auto" else choice
+        self.tier: Tier = self._before() if choice == "auto" else choice
         """The tier of containers that are allocated now."""
         self.held_back: Mapping[CardUUID, str] = {}
         """The cards that fail a check of their tier, each with the reason."""
@@ -243,7 +274,7 @@ class IsolationChooser:
         elif not failed and self._is_idle():
             self.tier = "driver"
         if self.tier != before:
-            self._keep()
+            self._file.keep(self.tier)
 
     def _log(self, failed: Mapping[CardUUID, str]) -> None:
         because = "the settings say so" if self._choice != "auto" else "all checks pass"
@@ -277,20 +308,8 @@ class IsolationChooser:
             return None
         return self._limits.of(self.tier, units)
 
-    def _read(self) -> Tier:
-        try:
-            text = "" if self._file is None else self._file.read_text()
-        except (OSError, ValueError):
-            return "none"
-        return "driver" if text.strip() == "driver" else "none"
-
-    def _keep(self) -> None:
-        if self._file is None:
-            return
-        try:
-            self._file.write_text(f"{self.tier}\n")
-        except OSError as error:
-            logger.warning("isolation cannot be kept", extra={"because": str(error)})
+    def _before(self) -> Tier:
+        return "driver" if self._file.read() == "driver" else "none"
 
 
 def tier_named(text: str) -> Tier:
@@ -318,7 +337,7 @@ class StartedLimits:
     ``synced`` is set once the API server has told of all pods of the node.
     """
 
-    pods: NodePods
+    occupancy: Occupancy
     records: AllocationRecords
     offer: Offer
     synced: Event
@@ -378,7 +397,7 @@ class StartedLimits:
         cards: Cards,
     ) -> Mapping[str, Sequence[tuple[Role, int]]]:
         """Return role and limit in MiB of containers on a card, ``made`` included."""
-        pods = {pod.uid: pod for pod in self.pods.all()}
+        pods = {pod.uid: pod for pod in self.occupancy.pods.all()}
         limits: dict[str, list[tuple[Role, int]]] = {}
         for record in self.records.all():
             limit = self.records.limit(record)

@@ -4,6 +4,7 @@ What kubelet lists outweighs the pod's annotation, and the annotation outweighs 
 decided here for a pod without one.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from threading import Lock
@@ -17,8 +18,10 @@ from deviceplugin.cards.devices import (
 )
 from gpushare.domain.model import Amount, CardUUID, NodeName, Placement, PodRef, PodUID
 from gpushare.domain.node import Node
-from gpushare.kubelet.node_pods import NodePods
+from gpushare.kubelet.node_pods import KubeletSilentError, NodePods, PodResources
 from gpushare.kubelet.pods import Allocated, ListedDevices, NodePod, PodName
+
+logger = logging.getLogger(__name__)
 
 
 class Occupancy:
@@ -32,11 +35,13 @@ class Occupancy:
         self,
         node: NodeName,
         pods: NodePods,
+        resources: PodResources,
         before: Iterable[AllocationRecord] = (),
         claims: Callable[[], Mapping[PodUID, Placement]] = dict,
     ) -> None:
         self.node = node
-        self._pods = pods
+        self.pods = pods
+        self.resources = resources
         self._claims = claims
         self.room_lock = Lock()
         """Held by whoever gives out room of the node's cards: from the check of room
@@ -48,10 +53,18 @@ class Occupancy:
             record.step: frozenset(record.ids) for record in self._before if record.uid
         }
 
+    def listed(self, within_s: float) -> ListedDevices:
+        """Ask kubelet who holds what; if it is silent, use what was allocated."""
+        try:
+            return self.resources.list(within_s)
+        except KubeletSilentError as error:
+            logger.warning("kubelet lists no devices", extra={"because": str(error)})
+            return self.as_allocated()
+
     @property
     def version(self) -> int:
         """Grows with each change of a pod."""
-        return self._pods.version
+        return self.pods.version
 
     def amount_before(self, pods: Collection[PodName], part: Amount) -> Amount | None:
         """Return what a container of these pods had in all, before this process began.
@@ -89,7 +102,7 @@ class Occupancy:
             for name, _, _, ids in self.as_allocated().holders()
             if uuid in {card.uuid for card in cards.holding(ids)}
         }
-        for pod in self._pods.all():
+        for pod in self.pods.all():
             if not claims.isdisjoint(f"{pod.name[0]}/{claim}" for claim in pod.claims):
                 pods.add(str(pod.ref))
         return {"pods": pods, "claims": claims}
@@ -99,7 +112,7 @@ class Occupancy:
 
         Pods are asked themselves too: what was allocated may have been lost.
         """
-        waits = any(pod.gpu_containers for pod in self._pods.all())
+        waits = any(pod.gpu_containers for pod in self.pods.all())
         return not waits and not self.allocated() and not self._claims()
 
     def decide(self, placement: Placement) -> None:
@@ -132,7 +145,7 @@ class Occupancy:
         pods: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
         with self._lock:
             allocated = dict(self._allocated)
-        for pod in self._pods.all():
+        for pod in self.pods.all():
             containers = pods.setdefault(pod.name, {})
             for (uid, container, resource), ids in allocated.items():
                 if uid == pod.uid and container not in pod.regular_init_containers:
@@ -161,9 +174,7 @@ class Occupancy:
         """
         with self._lock:
             allocated = dict(self._allocated)
-        known = {
-            pod.uid: pod for pod in self._pods.all() if pod.regular_init_containers
-        }
+        known = {pod.uid: pod for pod in self.pods.all() if pod.regular_init_containers}
         unlisted = {
             device
             for (uid, container, _), ids in allocated.items()
@@ -179,7 +190,7 @@ class Occupancy:
     def forget_ended(self) -> None:
         """Drop what is known of pods that have ended."""
         with self._lock:
-            living = {pod.uid for pod in self._pods.all()}
+            living = {pod.uid for pod in self.pods.all()}
             self._decided = {u: p for u, p in self._decided.items() if u in living}
             self._allocated = {
                 k: ids for k, ids in self._allocated.items() if k[0] in living
@@ -192,7 +203,7 @@ class Occupancy:
         hold, this pod holds.
         """
         name = (pod.namespace, pod.name)
-        uids = {other.uid for other in self._pods.all() if other.name == name}
+        uids = {other.uid for other in self.pods.all() if other.name == name}
         return uids - {pod.uid}
 
     def charged(self, listed: ListedDevices, cards: Cards) -> Node:
@@ -205,7 +216,7 @@ class Occupancy:
     def charged_by_pods(self, listed: ListedDevices, cards: Cards) -> Node:
         """Return the node charged with the placements of pods, actual and planned."""
         placements: dict[PodUID, Placement] = {}
-        for pod in self._pods.all():
+        for pod in self.pods.all():
             placement = self.placement(pod, listed, cards)
             if placement is not None:
                 placements[pod.uid] = placement
@@ -240,7 +251,7 @@ class Occupancy:
         self, listed: ListedDevices, cards: Cards
     ) -> dict[PodUID, Placement]:
         """Charge pods that hold devices and of which the API server has not told."""
-        known = {pod.name for pod in self._pods.all()}
+        known = {pod.name for pod in self.pods.all()}
         placements = {}
         for (namespace, name), containers in listed.pods.items():
             if (namespace, name) not in known and any(containers.values()):

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from threading import Event
 
 from deviceplugin.allocation.device_chooser import limited_units
+from deviceplugin.allocation.injection import CardSetup
 from deviceplugin.allocation.isolation import HardLimits, StartedLimits, tier_named
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preload import NodeLibrary, limits_text, why_no_single_card
 from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
 from deviceplugin.allocation.reporter import Reporter
 from deviceplugin.cards.devices import (
@@ -22,6 +22,7 @@ from deviceplugin.cards.devices import (
     placement_of_unknown_pod,
     why_excluded,
     why_impossible,
+    why_no_room,
 )
 from gpushare.domain.model import (
     CORES_PER_CARD,
@@ -33,15 +34,9 @@ from gpushare.domain.model import (
     PodRef,
     PodUID,
 )
-from gpushare.domain.node import Node
 from gpushare.kube.errors import ClusterError
 from gpushare.kubelet.hard_limit import HardLimit
-from gpushare.kubelet.node_pods import (
-    EventRecorder,
-    KubeletSilentError,
-    NodePods,
-    PodResources,
-)
+from gpushare.kubelet.node_pods import EventRecorder, KubeletSilentError
 from gpushare.kubelet.pods import (
     UNKNOWN_POD,
     AllocationStep,
@@ -68,8 +63,6 @@ class NotYetError(Exception):
 class PreStart:
     """Verifies a container's devices and writes the file that it will see."""
 
-    pods: NodePods
-    resources: PodResources
     occupancy: Occupancy
     records: AllocationRecords
     reporter: Reporter
@@ -77,7 +70,7 @@ class PreStart:
     in_touch: Event
     """Whether the watch of pods goes on; else what it told may be out of date."""
     started: StartedLimits
-    library: NodeLibrary
+    setup: CardSetup
     limits: HardLimits
     """How large limits are that are written down anew."""
 
@@ -184,7 +177,7 @@ class PreStart:
         records = self.records.of(ids)
         record = records[-1] if records else None
         if record is not None and record.container:
-            of_pod = self.resources.get(record.pod, _GET_WITHIN_S)
+            of_pod = self.occupancy.resources.get(record.pod, _GET_WITHIN_S)
             devices_by_container = (of_pod or {}).items()
             holder = next(
                 (name for name, h in devices_by_container if h.get(resource) == ids),
@@ -213,7 +206,7 @@ class PreStart:
 
     def _list(self) -> ListedDevices:
         try:
-            return self.resources.list(_LIST_WITHIN_S)
+            return self.occupancy.resources.list(_LIST_WITHIN_S)
         except KubeletSilentError as error:
             why = f"kubelet does not say which container holds them: {error}"
             raise NotYetError(why) from None
@@ -228,14 +221,14 @@ class PreStart:
         """
         if owner.pod == UNKNOWN_POD:
             return None
-        known = self.pods.find(owner.pod)
+        known = self.occupancy.pods.find(owner.pod)
         if known is not None and known.uid == owner.uid:
             before = any(map(self.records.may_start, self.records.of(owner.ids)))
             if before or self.in_touch.is_set():
                 return known
         static = may_be_static(owner.pod, self.occupancy.node)
         try:
-            pod = self.pods.fetch(owner.pod)
+            pod = self.occupancy.pods.fetch(owner.pod)
         except ClusterError as error:
             if static:
                 return known
@@ -310,16 +303,19 @@ class PreStart:
         started_pods = {record.uid or record.pod for record in started}
         waiting = {
             pod.uid
-            for pod in self.pods.all()
+            for pod in self.occupancy.pods.all()
             if not (pod.running or pod.uid in started_pods or pod.name in started_pods)
         }
         node = self.occupancy.charged(self.occupancy.as_allocated(), cards)
-        return _why_no_room(actual, node.without(waiting), cards, "card {} has")
+        node = node.without({*waiting, actual.pod.uid})
+        return _until_room(why_no_room(actual.by_card(), node, cards))
 
     def _why_no_room_where_chosen(self, actual: Placement, cards: Cards) -> str:
         """Say which card that kubelet chose has no room; empty if all have."""
         node = self.occupancy.charged(self._list(), cards)
-        return _why_no_room(actual, node, cards, "kubelet chose card {}, which has")
+        node = node.without({actual.pod.uid})
+        chosen = "kubelet chose card {}, which has"
+        return _until_room(why_no_room(actual.by_card(), node, cards, chosen))
 
     def _fill(
         self,
@@ -347,7 +343,9 @@ class PreStart:
             limit = next((limit for limit in limit_of_each if limit is not None), None)
             of_container = replace(owner, container=container)
             text = allocation_text(of_container, shares, limit)
-            limits = self._limits(limit, shares)
+            limits, wrong = self.setup.limits_text(limit, shares)
+            if wrong:
+                raise NotYetError(wrong)
             try:
                 self.records.fill(record, known, text, limits)
                 for other in others if limit is not None else ():
@@ -391,42 +389,13 @@ class PreStart:
             other for other in self.records.all() if other != record and is_its(other)
         ]
 
-    def _limits(
-        self, limit: HardLimit | None, shares: Mapping[CardUUID, Amount]
-    ) -> str:
-        """Return what the library reads in a container, empty for one without it.
-
-        Without all that it needs the container would have no limit, so it waits.
-        """
-        if limit is None or limit.tier != "preload":
-            return ""
-        if wrong := self.library.install() or why_no_single_card(shares):
-            raise NotYetError(f"isolation tier preload: {wrong}")
-        [card] = shares
-        return limits_text(card, limit.mib)
-
     def _not_yet(self, pod: NodePod, why: str) -> NotYetError:
         self.recorder.warn(pod, "VcudaWaiting", why)
         return NotYetError(why)
 
 
-def _why_no_room(actual: Placement, node: Node, cards: Cards, has: str) -> str:
-    """Say which card has no room for a pod beside the others; empty if all have.
-
-    ``has`` begins the sentence, with a place for the card.
-    """
-    charged = node.without({actual.pod.uid}).charged
-    for uuid, amount in actual.by_card().items():
-        card = cards.of(uuid)
-        room = Amount() if card is None else card.capacity
-        room -= Amount(*charged.get(uuid, (0, 0)))
-        if not amount.fits(room):
-            return (
-                f"{has.format(uuid)} {room.units} units and {room.cores} cores "
-                f"left, not {amount.units} and {amount.cores}; the "
-                "container starts when the card has room"
-            )
-    return ""
+def _until_room(why: str) -> str:
+    return why and f"{why}; the container starts when the card has room"
 
 
 def _init_container(pod: NodePod, resource: str, count: int) -> str:

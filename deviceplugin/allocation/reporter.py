@@ -18,7 +18,7 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
-from gpushare.kubelet.node_pods import KubeletSilentError, NodePods, PodResources
+from gpushare.kubelet.node_pods import KubeletSilentError
 from gpushare.kubelet.pods import (
     UNKNOWN_POD,
     ListedDevices,
@@ -45,8 +45,6 @@ class Reporter:
     """
 
     cluster: Cluster
-    pods: NodePods
-    resources: PodResources
     occupancy: Occupancy
     offer: Offer
     records: AllocationRecords
@@ -84,11 +82,11 @@ class Reporter:
         for record in self.records.cut_regions():
             facts = {"pod": "/".join(record.pod), "container": record.container}
             logger.warning("a container wrote too much into its region", extra=facts)
-        listed = self.resources.list(_REPORT_LIST_WITHIN_S)
+        listed = self.occupancy.resources.list(_REPORT_LIST_WITHIN_S)
         cards = self.offer.cards
         records = self.records.all()
         listed_records = self._listed_records(records, listed)
-        for pod in self.pods.all():
+        for pod in self.occupancy.pods.all():
             of_pod = self._its(pod, records, listed_records)
             if of_pod and all(map(self.records.may_start, of_pod)):
                 self._catch_up_with(pod, listed, cards)
@@ -98,7 +96,9 @@ class Reporter:
             # Only the API server knows which pods have ended.
             return
         self.occupancy.forget_ended()
-        living = {key for pod in self.pods.all() for key in (pod.uid, pod.name)}
+        living = {
+            key for pod in self.occupancy.pods.all() for key in (pod.uid, pod.name)
+        }
         listed_pods = {(record.pod, record.uid) for record in listed_records}
 
         def keep(record: AllocationRecord) -> bool:

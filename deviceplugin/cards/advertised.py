@@ -207,9 +207,14 @@ class Offer:
 
 
 class OwnNode(Sink):
-    """Sink for this node's object: the annotations and the status that it has."""
+    """Sink for this node's object: the annotations and the status that it has.
 
-    def __init__(self) -> None:
+    ``cluster`` and ``name`` are for who writes it.
+    """
+
+    def __init__(self, cluster: Cluster, name: NodeName) -> None:
+        self.cluster = cluster
+        self.name = name
         self._changed = Condition()
         self._node: Json | None = None
 
@@ -255,6 +260,14 @@ class OwnNode(Sink):
         """Read an annotation that lists UUIDs."""
         return codec.read_uuids(self.annotation(key) or "")
 
+    def annotate(
+        self,
+        notes: Mapping[str, str | None],
+        labels: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Write annotations and labels in one write. Raises ``ClusterError``."""
+        self.cluster.annotate(Kind.NODES, "", self.name, notes, labels=labels or {})
+
     def _metadata(self, part: str, key: str) -> str | None:
         metadata = (self._node or {}).get("metadata") or {}
         value = (metadata.get(part) or {}).get(key)
@@ -279,8 +292,6 @@ class Publisher:
     that waits for a card (contracts 1.7).
     """
 
-    cluster: Cluster
-    name: NodeName
     node: OwnNode
     offer: Offer
     _written: str | None = None
@@ -348,11 +359,11 @@ class Publisher:
         """
         notes = {names.CARDS: text}
         try:
-            self.cluster.annotate(Kind.NODES, "", self.name, notes, labels=labels)
+            self.node.annotate(notes, labels)
         except (Forbidden, Invalid) as error:
             if not labels:
                 raise
-            self.cluster.annotate(Kind.NODES, "", self.name, notes)
+            self.node.annotate(notes)
             self._refused = labels[names.ISOLATION]
             facts = {"label": names.ISOLATION, "because": str(error)}
             logger.warning(

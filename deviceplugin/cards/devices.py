@@ -21,6 +21,7 @@ from gpushare.domain.model import (
     Share,
     units_of,
 )
+from gpushare.domain.node import Node
 from gpushare.domain.placement import join_shares, share_whole_cards
 from gpushare.domain.refusal import Refusal
 from gpushare.kube import names, words
@@ -176,6 +177,28 @@ def why_impossible(placement: Placement, pod: NodePod, cards: Cards) -> str:
                 f"container {container.name} asks for {container.amount.cores} cores "
                 f"and {container.amount.units} units, the placement has "
                 f"{planned.cores} and {planned.units} for it"
+            )
+    return ""
+
+
+def why_no_room(
+    wanted: Mapping[CardUUID, Amount],
+    node: Node,
+    cards: Cards,
+    has: str = "card {} has",
+) -> str:
+    """Say which card has no room for so much beside the others; empty if all have.
+
+    ``has`` begins the sentence, with a place for the card.
+    """
+    for uuid, amount in wanted.items():
+        card = cards.of(uuid)
+        room = Amount() if card is None else card.capacity
+        room -= Amount(*node.charged.get(uuid, (0, 0)))
+        if not amount.fits(room):
+            return (
+                f"{has.format(uuid)} {room.units} units and {room.cores} cores left, "
+                f"not {amount.units} and {amount.cores}"
             )
     return ""
 

@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deviceplugin.allocation.injection import InjectionChooser
-from deviceplugin.allocation.isolation import IsolationChooser
+from deviceplugin.allocation.injection import CardSetup
+from deviceplugin.allocation.isolation import StartedLimits
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preload import NodeLibrary, why_no_single_card
-from deviceplugin.allocation.prestart import PreStart
-from deviceplugin.allocation.response import why_unusable
+from deviceplugin.allocation.preload import why_no_single_card
 from deviceplugin.cards.advertised import Offer
-from deviceplugin.cards.devices import Cards
+from deviceplugin.cards.devices import Cards, why_no_room
 from gpushare.domain.model import NOTHING, Amount, Card, CardUUID
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.resource_claims.allocated import (
@@ -77,10 +75,8 @@ class ResourceClaimChecks:
 
     occupancy: Occupancy
     offer: Offer
-    chooser: InjectionChooser
-    isolation: IsolationChooser
-    library: NodeLibrary
-    prestart: PreStart
+    setup: CardSetup
+    started: StartedLimits
 
     def insist_on_all(
         self,
@@ -115,9 +111,7 @@ class ResourceClaimChecks:
                     f"request {request.name} has 0 MiB of card {card.uuid}; ask for at "
                     "least 256Mi of memory"
                 )
-        request_cards = cards.as_found(request.cards)
-        wrong = why_unusable(request_cards, self.chooser.chosen)
-        if wrong := wrong or self.isolation.why_refused(request_cards):
+        if wrong := self.setup.why_refused(cards.as_found(request.cards)):
             raise NotPreparedError(wrong)
 
     def _insist_on_room(
@@ -128,26 +122,18 @@ class ResourceClaimChecks:
         for request in requests:
             for uuid, amount in request.amounts.items():
                 wanted[uuid] = wanted.get(uuid, NOTHING) + amount
-        for uuid, amount in wanted.items():
-            card = cards.of(uuid)
-            room = NOTHING if card is None else card.capacity
-            room -= Amount(*node.charged.get(uuid, (0, 0)))
-            if not amount.fits(room):
-                raise NotPreparedError(
-                    f"card {uuid} has {room.units} units and {room.cores} cores left, "
-                    f"not {amount.units} and {amount.cores}; the pod starts when there "
-                    "is room"
-                )
+        if why := why_no_room(wanted, node, cards):
+            raise NotPreparedError(f"{why}; the pod starts when there is room")
 
     def _limit(self, claim: ResourceClaim, request: RequestDevices) -> HardLimit | None:
         """Return the hard limit of a request's containers; None if they have none."""
         units = None if request.is_whole else request.total.units
-        limit = self.isolation.limit(units)
+        limit = self.setup.isolation.limit(units)
         if limit is None:
             return None
         wrong = why_no_single_card(request.cards)
         if not wrong and limit.tier == "preload":
-            wrong = self.library.install()
+            wrong = self.setup.library.install()
         if not wrong and limit.tier == "driver":
             wrong = self._why_together(claim, request)
         if wrong:
@@ -162,10 +148,10 @@ class ResourceClaimChecks:
         names: list[str] = []
         for user in claim.reserved_for:
             name = (claim.namespace, user.name)
-            pod = self.prestart.pods.find(name)
+            pod = self.occupancy.pods.find(name)
             try:
                 if pod is None or pod.uid != user.uid:
-                    pod = self.prestart.pods.fetch(name)
+                    pod = self.occupancy.pods.fetch(name)
             except ClusterError as error:
                 return f"it is not known which containers use the claim: {error}"
             names += [
@@ -190,7 +176,7 @@ class ResourceClaimChecks:
             card = cards.of(uuid)
             if card is None:
                 continue
-            total = mib + self.prestart.started.sum_mib(card, (), listed, cards)
+            total = mib + self.started.sum_mib(card, (), listed, cards)
             if total > (has := self.offer.usable_mib(uuid)):
                 raise NotPreparedError(
                     f"with it the hard limits of containers on card {uuid} would be "

@@ -193,7 +193,7 @@ class DraDriver:
         self.plugin = plugin
         self.publisher = publisher
         self.wanted = wanted
-        self.synced = plugin.preparer.prestart.started.synced
+        self.synced = plugin.preparer.checks.started.synced
         self.sockets = DriverSockets(kubelet_dir, self._add_services)
         self.sweeper = Sweeper(plugin.preparer)
         self.cards_read = Event()
@@ -276,14 +276,16 @@ class DraDriver:
         while not self.cards_read.wait(_LOOK_S):
             if stop.is_set() or not _are_alive(self._threads):
                 return 0.0
-        publisher = self.publisher
-        if not publisher.node.exists():
+        publisher, node = self.publisher, self.publisher.node
+        if not node.exists():
             # It tells what the runtime can do.
             self.plugin.off = _NO_CARDS
             return _WAIT_S
         try:
-            self.plugin.off = why_not_served(publisher.cluster, publisher.name)
-            if not self.off and (why := self.plugin.preparer.chooser.why_unread()):
+            self.plugin.off = why_not_served(node.cluster, node.name)
+            if not self.off and (
+                why := self.plugin.preparer.setup.injection.why_unread()
+            ):
                 self.plugin.off = why
                 publisher.withdraw()
             if not self.off:
@@ -296,11 +298,12 @@ class DraDriver:
     def _offer(self, stop: Event) -> str:
         """Publish slices; return why that ended, empty for ``stop``."""
         over, reasons, publisher = Event(), list[str](), self.publisher
+        node = publisher.node
         follow = Reflector(
-            publisher.cluster,
+            node.cluster,
             Kind.SLICES,
             publisher,
-            field_selector=own_slices(publisher.name),
+            field_selector=own_slices(node.name),
         )
 
         def publish(ended: Event) -> None:

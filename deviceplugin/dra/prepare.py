@@ -12,17 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from deviceplugin.allocation.cdi import specification
-from deviceplugin.allocation.injection import InjectionChooser
-from deviceplugin.allocation.isolation import Tier
+from deviceplugin.allocation.injection import CardSetup
+from deviceplugin.allocation.isolation import HardLimits, Tier
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preload import NodeLibrary, limits_text
-from deviceplugin.allocation.prestart import PreStart, allocation_text
+from deviceplugin.allocation.preload import limits_text
+from deviceplugin.allocation.prestart import allocation_text
 from deviceplugin.allocation.records import AllocationRecord
-from deviceplugin.allocation.response import (
-    container_setup,
-    hard_limit_setup,
-    limit_env,
-)
+from deviceplugin.allocation.response import limit_env
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
 from deviceplugin.dra.checks import (
@@ -37,7 +33,7 @@ from deviceplugin.dra.prepared import (
     RequestFiles,
     is_uid,
 )
-from gpushare.domain.model import NodeName, PodUID
+from gpushare.domain.model import PodUID
 from gpushare.kube import names
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.errors import ClusterError
@@ -50,7 +46,6 @@ from gpushare.kube.resource_claims.allocated import (
 )
 from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
 from gpushare.kubelet.hard_limit import HardLimit
-from gpushare.kubelet.node_pods import KubeletSilentError, PodResources
 from gpushare.kubelet.pods import ListedDevices
 
 logger = logging.getLogger(__name__)
@@ -74,14 +69,11 @@ class ResourceClaimRef:
 class ResourceClaimPreparer:
     """Checks claims, and writes what their containers get."""
 
-    node: NodeName
     cluster: Cluster
-    resources: PodResources
     occupancy: Occupancy
     offer: Offer
-    chooser: InjectionChooser
-    library: NodeLibrary
-    prestart: PreStart
+    setup: CardSetup
+    limits: HardLimits
     claims: PreparedResourceClaims
     checks: ResourceClaimChecks
     _warned: dict[str, str] = field(default_factory=dict)
@@ -143,9 +135,8 @@ class ResourceClaimPreparer:
         """
         cards = self.offer.cards
         requests = devices_by_request(claim, cards)
-        hard_limits = self.prestart.limits
         limits = {
-            request.name: hard_limits.of(tier, request.total.units)
+            request.name: self.limits.of(tier, request.total.units)
             for request in requests
             if tier != "none" and not request.is_whole and len(request.cards) == 1
         }
@@ -220,10 +211,10 @@ class ResourceClaimPreparer:
             raise NotPreparedError(
                 f"claim {ref} has no allocation by {names.DRA_DRIVER}"
             )
-        if claim.node != self.node:
+        if claim.node != self.occupancy.node:
             raise NotPreparedError(
                 f"claim {ref} has devices of pool {claim.node}, and this is node "
-                f"{self.node}"
+                f"{self.occupancy.node}"
             )
         return claim
 
@@ -262,7 +253,7 @@ class ResourceClaimPreparer:
                         f"card {card.uuid} has {card.units} units by now, and the "
                         f"claim {has.units}; delete the pod"
                     )
-        if before.tier == "preload" and (wrong := self.library.install()):
+        if before.tier == "preload" and (wrong := self.setup.library.install()):
             raise NotPreparedError(f"isolation tier preload: {wrong}")
         again = self._described(claim, requests, before.limits, cards)
         lacking = self.claims.lacking(again)
@@ -327,11 +318,7 @@ class ResourceClaimPreparer:
 
     def listed(self) -> ListedDevices:
         """Return what pods hold by kubelet's list, or as it was allocated here."""
-        try:
-            return self.resources.list(_LIST_WITHIN_S)
-        except KubeletSilentError as error:
-            logger.warning("kubelet lists no devices", extra={"because": str(error)})
-            return self.occupancy.as_allocated()
+        return self.occupancy.listed(_LIST_WITHIN_S)
 
     def _setup(
         self,
@@ -343,20 +330,18 @@ class ResourceClaimPreparer:
         """Return what the containers with a request get, as kubelet would be told."""
         request_cards = cards.as_found(request.cards)
         driver = [card.uuid for card in request_cards if card.known_to_driver]
-        injection = self.chooser.chosen
-        if driver and self.chooser.specified() >= set(driver):
-            # The runtime must read CDI specifications for a claim in any case.
-            injection = "cdi"
-        folder = str(self.claims.folder(claim.uid, request.name))
-        units, cores = request.total.units, request.total.cores
-        missing = self.chooser.missing_nodes()
-        setup = container_setup(
-            names.MEMORY, units, request_cards, injection, folder, missing
+        # The runtime must read CDI specifications for a claim in any case.
+        by_cdi = driver and self.setup.injection.specified() >= set(driver)
+        answer = self.setup.answer(
+            names.MEMORY,
+            request.total.units,
+            request_cards,
+            limit,
+            self.claims.folder(claim.uid, request.name),
+            "cdi" if by_cdi else None,
         )
-        setup.envs.update(limit_env(names.CORE, cores))
-        more = hard_limit_setup(limit, str(self.library.folder), folder)
-        setup.MergeFrom(more)
-        return setup
+        answer.envs.update(limit_env(names.CORE, request.total.cores))
+        return answer
 
     def _files(
         self, claim: ResourceClaim, request: RequestDevices, limit: HardLimit | None

@@ -225,8 +225,6 @@ class SlicePublisher(Sink):
     only tells that there is something to look at.
     """
 
-    cluster: Cluster
-    name: str
     node: OwnNode
     offer: Offer
     occupancy: Occupancy
@@ -288,7 +286,7 @@ class SlicePublisher(Sink):
     def withdraw(self) -> None:
         """Remove all slices of this driver on the node. Raises ``ClusterError``."""
         for stored in self._list():
-            self.cluster.delete(Kind.SLICES, "", stored["metadata"]["name"])
+            self.node.cluster.delete(Kind.SLICES, "", stored["metadata"]["name"])
 
     def _devices(self) -> list[Json]:
         listed, cards = self.occupancy.as_allocated(), self.offer.cards
@@ -306,30 +304,32 @@ class SlicePublisher(Sink):
         ]
         generation = max([self._generation, *generations]) + 1
         self._wanted, self._generation, self._stored = None, generation, {}
-        for body in build_slices(self.name, self.node.uid(), wanted, generation):
+        for body in build_slices(self.node.name, self.node.uid(), wanted, generation):
             self._put(body, there.pop(body["metadata"]["name"], None))
         for name in there:
-            self.cluster.delete(Kind.SLICES, "", name)
+            self.node.cluster.delete(Kind.SLICES, "", name)
         self._wanted = wanted
         facts = {"devices": len(wanted), "generation": generation}
         logger.info("resource slices written", extra=facts)
 
     def _list(self) -> Sequence[Json]:
-        selector = own_slices(self.name)
-        page = self.cluster.list_page(Kind.SLICES, limit=500, field_selector=selector)
+        selector = own_slices(self.node.name)
+        page = self.node.cluster.list_page(
+            Kind.SLICES, limit=500, field_selector=selector
+        )
         return page.items
 
     def _put(self, body: Json, before: Json | None) -> None:
         """Create or replace one slice, and see that nothing of it was dropped."""
-        name = body["metadata"]["name"]
+        name, cluster = body["metadata"]["name"], self.node.cluster
         if before is None:
-            stored = self.cluster.create(Kind.SLICES, body)
+            stored = cluster.create(Kind.SLICES, body)
         else:
             version = before["metadata"]["resourceVersion"]
             metadata = {**body["metadata"], "resourceVersion": version}
-            stored = self.cluster.replace(Kind.SLICES, {**body, "metadata": metadata})
+            stored = cluster.replace(Kind.SLICES, {**body, "metadata": metadata})
         spec = stored["spec"]
         if not _is_shared(spec):
-            self.cluster.delete(Kind.SLICES, "", name)
+            self.node.cluster.delete(Kind.SLICES, "", name)
             raise NotSharedError(_NOT_SHARED)
         self._stored[name] = spec

@@ -40,7 +40,7 @@ class Sweeper:
         """
         users = Counter(
             (pod.ref.namespace, name)
-            for pod in self.preparer.prestart.pods.all()
+            for pod in self.preparer.occupancy.pods.all()
             for name in pod.claims
         )
         prepared = self.preparer.claims.all()
@@ -75,7 +75,7 @@ class Sweeper:
         if self.has_adopted:
             return
         known = {(claim.namespace, claim.name) for claim in self.preparer.claims.all()}
-        for pod in self.preparer.prestart.pods.all():
+        for pod in self.preparer.occupancy.pods.all():
             for name in _running(pod):
                 if (pod.ref.namespace, name) in known:
                     continue
@@ -95,7 +95,7 @@ class Sweeper:
         except Malformed:
             return False
         is_other = body["metadata"]["uid"] != claim.uid
-        return is_other or stored is None or stored.node != self.preparer.node
+        return is_other or stored is None or stored.node != self.preparer.occupancy.node
 
     def _read(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim with cards of this node; None if it has none."""
@@ -105,7 +105,7 @@ class Sweeper:
             )
         except (NotFound, Malformed):
             return None
-        return claim if claim and claim.node == self.preparer.node else None
+        return claim if claim and claim.node == self.preparer.occupancy.node else None
 
 
 def _running(pod: NodePod) -> Iterator[str]:

@@ -21,16 +21,9 @@ from deviceplugin.allocation.device_chooser import (
     DeviceChooser,
     DeviceQuestion,
 )
-from deviceplugin.allocation.injection import InjectionChooser
-from deviceplugin.allocation.isolation import IsolationChooser
-from deviceplugin.allocation.preload import NodeLibrary
+from deviceplugin.allocation.injection import CardSetup
 from deviceplugin.allocation.prestart import NotYetError, PreStart
 from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
-from deviceplugin.allocation.response import (
-    container_setup,
-    hard_limit_setup,
-    why_unusable,
-)
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.kubelet.registration import Service
 from deviceplugin.metrics import PluginMetrics
@@ -55,9 +48,7 @@ class AllocationParts:
     device_chooser: DeviceChooser
     prestart: PreStart
     records: AllocationRecords
-    chooser: InjectionChooser
-    isolation: IsolationChooser
-    library: NodeLibrary
+    setup: CardSetup
     metrics: PluginMetrics
 
 
@@ -137,11 +128,10 @@ class DevicePlugin(Service):
     def _setup(
         self, assigned: Assignment, ids: list[str]
     ) -> pb.ContainerAllocateResponse:
-        injection, isolation = self._parts.chooser.chosen, self._parts.isolation
-        wrong = why_unusable(assigned.cards, injection)
-        if wrong := wrong or isolation.why_refused(assigned.cards):
+        setup, records = self._parts.setup, self._parts.records
+        if wrong := setup.why_refused(assigned.cards):
             raise DeniedError(wrong)
-        limit = isolation.limit(assigned.limited_units)
+        limit = setup.isolation.limit(assigned.limited_units)
         pod, container, cards = assigned.pod, assigned.container, assigned.cards
         record = AllocationRecord(
             *pod, assigned.uid, container, self.resource, tuple(sorted(ids))
@@ -157,20 +147,13 @@ class DevicePlugin(Service):
             facts |= {"isolation": limit.tier, "limit_mib": limit.mib}
         logger.info("allocated", extra=facts)
         try:
-            self._parts.records.write(record, limit)
+            records.write(record, limit)
         except OSError as error:
             # Failing here would end the pod for good; PreStartContainer tries again.
             facts |= {"because": str(error)}
             logger.warning("allocation not written down", extra=facts)
-        folder = str(self._parts.records.folder(record))
-        missing = self._parts.chooser.missing_nodes()
-        setup = container_setup(
-            self.resource, len(ids), cards, injection, folder, missing
-        )
-        setup.MergeFrom(
-            hard_limit_setup(limit, str(self._parts.library.folder), folder)
-        )
-        return setup
+        folder = records.folder(record)
+        return setup.answer(self.resource, len(ids), cards, limit, folder)
 
 
 _MOST = 1000

@@ -153,7 +153,7 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
     with ours.serving() as made:
         wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units", 60)
         real = made.parts.device_chooser.allocate
-        kubelet = made.reporter.resources
+        kubelet = made.reporter.occupancy.resources
         prefer = made.parts.device_chooser.prefer
         site.create(pod("first", container("main", 2, 1, script=SEED_COMMAND)))
         site.wait_running("first")

@@ -21,7 +21,7 @@ from deviceplugin.dra.slices import (
 from gpushare.domain.model import Card, CardUUID, NodeName
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Kind, ListPage
-from gpushare.kubelet.node_pods import NodePods
+from gpushare.kubelet.node_pods import NodePods, PodResources
 from tests.controlplane.test_guard import GROUP, KINDS, PLUGIN, bound_token
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
@@ -168,13 +168,13 @@ def test_own_slices_only(guarded: Rest) -> None:
 
 
 def publisher(cluster: ApiServer) -> SlicePublisher:
-    node, offer = OwnNode(), Offer(0)
+    node, offer = OwnNode(cluster, NodeName("here")), Offer(0)
     there = {"metadata": {"name": "here", "uid": "uid"}}
     node.replace(iter([ListPage((there,), "1")]))
     offer.cards = type(offer.cards)([CARD])
     pods = NodePods(cluster, NodeName("here"))
-    occupancy = Occupancy(NodeName("here"), pods)
-    return SlicePublisher(cluster, "here", node, offer, occupancy)
+    occupancy = Occupancy(node.name, pods, cast("PodResources", None))
+    return SlicePublisher(node, offer, occupancy)
 
 
 @pytest.fixture

@@ -44,10 +44,10 @@ class AdmissionFixture:
         }
         self.cards = Cards(cards, found)
         self.pods = NodePods(Embedded(), NODE)
-        self.occupancy = Occupancy(NODE, self.pods)
         resources = cast("Any", SimpleNamespace(list=lambda _: self.listed()))
+        self.occupancy = Occupancy(NODE, self.pods, resources)
         recorder = EventRecorder(Embedded(), NODE)
-        self.chooser = DeviceChooser(self.pods, resources, self.occupancy, recorder)
+        self.chooser = DeviceChooser(self.occupancy, recorder)
         self.active: dict[PodName, NodePod] = {}
         self.held: dict[PodName, dict[str, dict[str, frozenset[str]]]] = {}
 

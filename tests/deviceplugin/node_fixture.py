@@ -1,9 +1,8 @@
 """The device plugin, wired as it ships, over stand-ins for kubelet and API server."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Self, cast
@@ -13,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from deviceplugin import serve
 from deviceplugin.allocation.device_chooser import DeviceQuestion
+from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.cards import advertised
 from deviceplugin.kubelet import registration
 from deviceplugin.serve import PluginParts, assemble_plugin
@@ -33,7 +33,8 @@ from gpushare.kube.cluster import Cluster, Json, Kind, PodTarget, WatchEvent
 from gpushare.kube.codec import read_pod_record
 from gpushare.kube.errors import Unavailable
 from gpushare.kubelet import node_pods
-from gpushare.kubelet.pods import card_key
+from gpushare.kubelet.node_pods import NodePods
+from gpushare.kubelet.pods import NodePod, card_key
 from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import ContainerConfig, Devices, Rejection
 from gpusharectl.demo.fakeapi.cluster import Embedded
@@ -242,11 +243,32 @@ class NodeFixture:
 
     def wait_seen(self, name: str) -> None:
         """Wait until the plugin's watch has told of the pod as it is now."""
-        uid, find = self.pod(name)["metadata"]["uid"], self.serving.reporter.pods.find
-        wait_until(
-            lambda: (seen := find(("default", name))) and seen.uid == uid,
-            f"{name} to be seen",
-        )
+        uid = self.pod(name)["metadata"]["uid"]
+        self.wait_pod(name, lambda pod: pod and pod.uid == uid, f"{name} to be seen")
+
+    def wait_gone(self, name: str) -> None:
+        """Wait until the plugin knows no such pod."""
+        self.wait_pod(name, lambda pod: pod is None, f"{name} to be gone")
+
+    def wait_pod(
+        self, name: str, accept: Callable[[NodePod | None], object], what: str
+    ) -> None:
+        """Wait until what the plugin's watch has told of a pod is accepted."""
+        wait_until(lambda: accept(self.pods.find(("default", name))), what)
+
+    def plan(self, name: str, text: str) -> None:
+        """Write a placement on a pod, and wait until the plugin has seen one."""
+        self.cluster.annotate(Kind.PODS, "default", name, {names.PLACEMENT: text})
+        self.wait_pod(name, lambda pod: pod and pod.placement, "the plan")
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """What the plugin knows of its pods and their cards."""
+        return self.serving.reporter.occupancy
+
+    @property
+    def pods(self) -> NodePods:
+        return self.occupancy.pods
 
     def planned(self, pod: Json, card: int) -> Placement:
         """The placement of all that a pod asks, whole, on the card of this index."""
@@ -293,8 +315,7 @@ class NodeFixture:
             status = {"status": running_status(self.pod(name))}
             where = (Kind.PODS, "default", name)
             self.cluster.patch(*where, status, subresource="status")
-            find = partial(self.serving.reporter.pods.find, ("default", name))
-            wait_until(lambda find=find: find().running, f"{name} to run")
+            self.wait_pod(name, lambda pod: pod and pod.running, f"{name} to run")
 
     def lose_checkpoint(self) -> None:
         """Restart kubelet without its checkpoint; it admits its pods anew."""

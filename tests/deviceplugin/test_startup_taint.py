@@ -47,9 +47,9 @@ class Starting:
     def __init__(self) -> None:
         self.cluster = Embedded()
         self.cluster.create(Kind.NODES, node_json(NODE))
-        self.node, offer = OwnNode(), Offer(0)
+        self.node, offer = OwnNode(self.cluster, NODE), Offer(0)
         offer.set_found([found_card(0)])
-        self.publisher = Publisher(self.cluster, NODE, self.node, offer)
+        self.publisher = Publisher(self.node, offer)
         options = pb.DevicePluginOptions()
         self.services = [Service(one, list, offer, options) for one in (M, C)]
         self.taint = StartupTaint(self.publisher, self.services)

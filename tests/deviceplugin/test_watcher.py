@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.allocation.injection import InjectionChooser
+from deviceplugin.allocation.injection import CardSetup, InjectionChooser
 from deviceplugin.allocation.isolation import (
     HOOK,
     HardLimits,
@@ -65,13 +65,12 @@ class WatcherFixture:
     limits: ScriptedLimits = field(default_factory=ScriptedLimits)
 
     def __post_init__(self) -> None:
-        self.node = OwnNode()
+        self.node = OwnNode(self.cluster, NODE)
         self.cluster.create(Kind.NODES, node_json(NODE) | {"status": READS_CDI})
         self.health = Health()
         file = HealthFile(self.folder / "health.json")
         file.load(self.health)
         cards = CombinedCards([self.source]), self.offer, self.health, file
-        node = self.node, NODE, self.cluster
         folders = [self.folder / "cdi"]
         chooser = InjectionChooser(self.inject, folders, self.node.status)
         library = NodeLibrary(self.folder / "preload", self.folder / "lib")
@@ -89,7 +88,11 @@ class WatcherFixture:
         metrics = PluginMetrics(self.registry)
         self.on: dict[CardUUID, dict[str, list[str]]] = {}
         self.watcher = Watcher(
-            *cards, *node, chooser, isolation, metrics, lambda u, _: self.on.get(u, {})
+            *cards,
+            self.node,
+            CardSetup(chooser, isolation, library),
+            metrics,
+            lambda u, _: self.on.get(u, {}),
         )
 
     def sick(self) -> dict[CardUUID, str]:
@@ -326,7 +329,7 @@ def test_a_card_without_a_cdi_specification_is_held_back(tmp_path: Path) -> None
         run_a_round(watched)
         assert list(watched.sick()) == [B]
     assert f"nvidia.com/gpu={B}" in watched.sick()[B]
-    assert watched.watcher.chooser.chosen == "cdi"
+    assert watched.watcher.setup.injection.chosen == "cdi"
     watched.specify(A, B)
     run_a_round(watched)
     assert watched.sick() == {}
@@ -375,11 +378,11 @@ def test_auto_limits_memory_while_all_checks_pass(tmp_path: Path) -> None:
     # After a restart it is as before, until three looks fail.
     watched.limits.driver = "580.95.05"
     again = WatcherFixture(tmp_path, isolation="auto")
-    assert again.watcher.isolation.tier == "driver"
+    assert again.watcher.setup.isolation.tier == "driver"
     # Nobody gets a tier that auto never chooses.
     (tmp_path / "isolation").write_text("preload\n")
     again = WatcherFixture(tmp_path, isolation="auto")
-    assert again.watcher.isolation.tier == "none"
+    assert again.watcher.setup.isolation.tier == "none"
 
 
 def test_a_sick_card_is_not_checked_for_its_tier(tmp_path: Path) -> None:
@@ -416,7 +419,7 @@ def test_a_card_that_fails_its_check_is_given_to_nobody(tmp_path: Path) -> None:
     cgroup_2(tmp_path)
     watched.specify(A, B)
     watched.watcher.look_for_cards()
-    isolation = watched.watcher.isolation
+    isolation = watched.watcher.setup.isolation
     a, b = watched.offer.found
     assert isolation.why_refused([a]).endswith("driver: not checked yet")
     watched.limits.why = {B: "it cannot"}

@@ -86,12 +86,7 @@ def test_whole_cards_that_are_linked(tmp_path: Path, planned: bool) -> None:
             both = [replace(one, uuid=UUIDS[one.index]) for one in cards(29, 29, 29)]
             shares = tuple(share_whole_cards(record.request.claims[0], both[1:]))
             plan = Placement(record.pod, NODE, shares)
-            notes = {names.PLACEMENT: encode_placement(plan, AT)}
-            node.cluster.annotate(Kind.PODS, "default", "a", notes)
-            wait_until(
-                lambda: node.serving.reporter.pods.find(("default", "a")).placement,
-                "the plan",
-            )
+            node.plan("a", encode_placement(plan, AT))
         assert visible(node.run(pod)["main"]) == wanted
         assert node.actual("a") == (None if planned else wanted)
 
@@ -126,10 +121,7 @@ def test_impossible_placement(node: NodeFixture) -> None:
     its = {"card": card, "cores": 1, "units": units, "containers": {"main": [1, units]}}
     uid = pod["metadata"]["uid"]
     text = json.dumps({"v": 1, "uid": uid, "shares": [its], "at": ""})
-    node.cluster.annotate(Kind.PODS, "default", "a", {names.PLACEMENT: text})
-    wait_until(
-        lambda: node.serving.reporter.pods.find(("default", "a")).placement, "the plan"
-    )
+    node.plan("a", text)
     assert words in node.refuse(node.pod("a"))
     wait_until(lambda: any(words in e[2] for e in node.events()), "the event")
     other = node.bind("b", 5, 1, card=0)
@@ -233,7 +225,7 @@ def test_kubelet_is_silent(node: NodeFixture, monkeypatch: pytest.MonkeyPatch) -
     node.run(node.bind("a", 5, 1, card=0))
     pod = node.bind("b", 5, 1, card=1)
     silent = Mock(side_effect=KubeletSilentError("no answer"))
-    monkeypatch.setattr(node.serving.reporter.resources, "list", silent)
+    monkeypatch.setattr(node.occupancy.resources, "list", silent)
     assert visible(node.admit(pod)["main"]) == (UUIDS[1],)
 
 
@@ -311,10 +303,7 @@ def test_a_container_that_ended_is_asked_for_again(node: NodeFixture) -> None:
     ended["containerStatuses"][1]["state"] = {"terminated": {"exitCode": 1}}
     status = {"status": ended}
     node.cluster.patch(Kind.PODS, "default", "a", status, subresource="status")
-    wait_until(
-        lambda: node.serving.reporter.pods.find(("default", "a")).running == {"x"},
-        "the end of y to be seen",
-    )
+    node.wait_pod("a", lambda pod: pod and pod.running == {"x"}, "y's end to be seen")
     node.lose_checkpoint()
     given = node.devices.start(pod["metadata"]["uid"], "y")
     assert visible(given) == (UUIDS[1],)
@@ -334,10 +323,7 @@ def test_admitted_before_there_was_a_plugin(node: NodeFixture) -> None:
     }
     status = {"status": {"conditions": [at]}}
     node.cluster.patch(Kind.PODS, "default", "old", status, subresource="status")
-    wait_until(
-        lambda: node.serving.reporter.pods.find(("default", "old")).bound < "2021",
-        "its binding to be seen",
-    )
+    node.wait_pod("old", lambda pod: pod and pod.bound < "2021", "its binding")
     assert visible(node.run(new)["main"]) == (UUIDS[1],)
     assert node.actual("new") is None
 
@@ -382,7 +368,7 @@ def test_the_state_folder_is_full(small_disk: Path, tmp_path: Path) -> None:
             assert inside(given[container])["cards"][0]["units"] == units
         node.end()
         node.start()
-        assert node.serving.reporter.occupancy.has_allocation(uid)
+        assert node.occupancy.has_allocation(uid)
 
 
 def test_a_card_of_unknown_minor_number_is_denied(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from tests.deviceplugin.node_fixture import (
     inside,
     visible,
 )
-from tests.testbed.waiting import wait_until
 
 SILENT = "the API server does not say which cards the pod may have: no route to host"
 ONLY_THE_THIRD = {names.UUIDS: UUIDS[2]}
@@ -186,7 +185,5 @@ def test_a_pod_that_the_api_server_does_not_have(three: NodeFixture) -> None:
     pod = three.bind("a", 20, 1, card=1)
     three.admit(pod)
     three.cluster.delete(Kind.PODS, "default", "a", grace_period_s=0)
-    wait_until(
-        lambda: three.serving.reporter.pods.find(("default", "a")) is None, "its end"
-    )
+    three.wait_gone("a")
     waits(three, pod, "the API server has no such pod on this node")

@@ -167,8 +167,7 @@ def test_the_one_too_many_waits_until_another_ends(node: NodeFixture) -> None:
     with pytest.raises(CannotStartYetError, match="would be 7936 MiB"):
         node.devices.start(third["metadata"]["uid"], "main")
     node.end_pod("a")
-    find = node.serving.reporter.pods.find
-    wait_until(lambda: find(("default", "a")) is None, "a to be gone")
+    node.wait_gone("a")
     node.devices.start(third["metadata"]["uid"], "main")
 
 
@@ -254,12 +253,12 @@ def test_auto_offers_no_less_while_a_pod_may_hold_a_card(
         wait_until(lambda: node.devices.allocatable()[M] == 29, "tier none")
         comes(node)
         prepare(tmp_path)
-        isolation = node.serving.watcher.isolation
+        isolation = node.serving.watcher.setup.isolation
         isolation.choose_for(node.serving.parts.offer.found)
         assert (isolation.tier, isolation.kept_mib) == ("none", 0)
         for pod in node.cluster.list_page(Kind.PODS, limit=9).items:
             node.end_pod(pod["metadata"]["name"])
-        gone = node.serving.reporter.pods.all
+        gone = node.pods.all
         wait_until(lambda: not gone(), "the pods to be gone")
         node.serving.reporter.catch_up()
         # Ten minutes later.

@@ -188,7 +188,7 @@ class Node(RuleBasedStateMachine):
     def wait_told(self) -> None:
         """Wait until the plugin knows as many pods as the API server."""
         here = {pod.uid for pod in self.pods if not pod.ended and not pod.static}
-        known = self.node.serving.reporter.pods.all
+        known = self.node.pods.all
         wait_until(lambda: {pod.uid for pod in known()} == here, "the pods to be known")
 
     def admit(self, asks: Sequence[Ask], card: int | None) -> Pod | None:

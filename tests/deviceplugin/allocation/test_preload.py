@@ -309,12 +309,12 @@ def test_another_tier_leaves_containers_as_they_are(
     given = node.run(pod)["main"]
     region(given).write_text("counted")
     restart(node, isolation=tier, inject="cdi", isolation_overhead_mib=0)
-    node.serving.parts.library.library.unlink()
+    node.serving.parts.setup.library.library.unlink()
     node.devices.start(pod["metadata"]["uid"], "main")
     assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
     told = inside(given)
     assert (told["isolation"], told["hard_limit_mib"]) == ("preload", 1024)
-    assert node.serving.parts.library.library.read_bytes() == b"the library"
+    assert node.serving.parts.setup.library.library.read_bytes() == b"the library"
     other = node.run(node.bind("b", 4, 1))["main"]
     assert mounts(node, other) == {}
     assert inside(other)["isolation"] == tier

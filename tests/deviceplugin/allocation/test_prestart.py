@@ -56,7 +56,7 @@ def test_kubelet_does_not_say_whose_they_are(
 ) -> None:
     pod = node.bind("a", 4, 1)
     node.admit(pod)
-    resources = node.serving.parts.prestart.resources
+    resources = node.occupancy.resources
     with monkeypatch.context() as silent:
         silent.setattr(resources, "list", raising(KubeletSilentError("no answer")))
         silent.setattr(resources, "get", lambda *_: None)
@@ -74,7 +74,7 @@ def test_an_older_kubelet_lists_all(
 ) -> None:
     """Before 1.34 it cannot be asked of one pod."""
     pod = node.bind("a", 4, 1, card=1)
-    monkeypatch.setattr(node.serving.parts.prestart.resources, "get", lambda *_: None)
+    monkeypatch.setattr(node.occupancy.resources, "get", lambda *_: None)
     assert inside(node.run(pod)["main"])["cards"][0]["uuid"] == UUIDS[1]
 
 
@@ -114,10 +114,7 @@ def test_swap_without_room(node: NodeFixture) -> None:
     wait_until(node.events, "an event")
     assert {(e[0], e[1]) for e in node.events()} == {("a", "VcudaWaiting")}
     node.end_pod("b")
-    wait_until(
-        lambda: node.serving.reporter.pods.find(("default", "b")) is None,
-        "b to be gone",
-    )
+    node.wait_gone("b")
     node.devices.start(uid, "main")
     assert node.actual("a") is not None
 
@@ -190,7 +187,7 @@ def test_devices_that_another_pod_holds(node: NodeFixture) -> None:
     """kubelet may forget what it gave away (contracts 2.7); we do not."""
     pod = node.bind("a", 20, 1, card=0)
     node.run(pod)
-    held = node.serving.reporter.resources.list(60).held_by(("default", "a"))
+    held = node.occupancy.resources.list(60).held_by(("default", "a"))
     node.run(node.bind("b", 5, 1, card=0))
     with pytest.raises(DeniedError, match="default/a holds"):
         node.allocate(M, sorted(held["main"][M])[:5])
@@ -206,9 +203,7 @@ def test_planned_card_has_too_few_left(node: NodeFixture) -> None:
     ghost = node.bind("ghost", 20, 1, card=0)
     node.run(ghost)
     node.cluster.delete(Kind.PODS, "default", "ghost", grace_period_s=0)
-    wait_until(
-        lambda: node.serving.reporter.pods.find(("default", "ghost")) is None, "its end"
-    )
+    node.wait_gone("ghost")
     pod = node.bind("a", 20, 1, card=0)
     assert visible(node.run(pod)["main"]) == (UUIDS[1],)
     assert node.actual("a") == (UUIDS[1],)
@@ -253,7 +248,7 @@ def test_allocate_asks_nobody(
 
     for name in ("get", "annotate", "event", "list_page"):
         watch(node.cluster, name)
-    watch(node.serving.reporter.resources, "list")
+    watch(node.occupancy.resources, "list")
     allocate = node.serving.parts.device_chooser.allocate
     monkeypatch.setattr(node.serving.parts.device_chooser, "allocate", alone)
     node.run(node.bind("a", 4, 1, card=0))
@@ -272,11 +267,7 @@ def test_whole_cards_of_an_init_container(node: NodeFixture, planned: bool) -> N
         both = [Card(UUIDS[index], index, 29) for index in (0, 1)]
         shares = tuple(share_whole_cards(record.request.claims[0], both))
         placed = encode_placement(Placement(record.pod, NODE, shares), AT)
-        node.cluster.annotate(Kind.PODS, "default", "a", {names.PLACEMENT: placed})
-        wait_until(
-            lambda: node.serving.reporter.pods.find(("default", "a")).placement,
-            "the plan",
-        )
+        node.plan("a", placed)
     given = node.run(pod)
     assert set(visible(given["once"])) == {UUIDS[0], UUIDS[1]}
     node.serving.reporter.catch_up()

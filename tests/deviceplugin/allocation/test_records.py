@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event, Thread
+from typing import cast
 
 import pytest
 
@@ -17,7 +18,7 @@ from deviceplugin.allocation.records import (
 from deviceplugin.serve import instance_lock
 from gpushare.domain.model import Amount, PodUID
 from gpushare.kube import names
-from gpushare.kubelet.node_pods import NodePods
+from gpushare.kubelet.node_pods import NodePods, PodResources
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.deviceplugin.node_fixture import NODE
 from tests.testbed.waiting import wait_until
@@ -209,7 +210,8 @@ def test_what_containers_had_before() -> None:
     """Of each pod by itself, and only if all that had so much agree."""
     cores = [replace(record(n), resource=names.CORE, ids=i) for n, i in CORES.items()]
     before = [*map(record, CORES), *cores, record("e", ids=("1",), container="other")]
-    of = Occupancy(NODE, NodePods(Embedded(), NODE), before)
+    nobody = cast("PodResources", None)
+    of = Occupancy(NODE, NodePods(Embedded(), NODE), nobody, before)
     memory = Amount(units=len(IDS))
     for pods, part, amount in (
         ("a", memory, Amount(2, 2)),

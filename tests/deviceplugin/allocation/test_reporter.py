@@ -108,11 +108,11 @@ def test_a_tier_that_cannot_be_written_keeps_nobody(
 def test_what_has_ended_is_forgotten(node: NodeFixture) -> None:
     node.run(node.bind("a", 4, 1))
     uid = node.pod("a")["metadata"]["uid"]
-    assert node.serving.reporter.occupancy.has_allocation(uid)
+    assert node.occupancy.has_allocation(uid)
     node.end_pod("a")
-    node.serving.reporter.pods.drop(uid)
+    node.pods.drop(uid)
     node.serving.reporter.catch_up()
-    assert not node.serving.reporter.occupancy.has_allocation(uid)
+    assert not node.occupancy.has_allocation(uid)
     assert any(one.uid == uid for one in node.serving.reporter.records.all())
 
 
@@ -133,8 +133,7 @@ def comes(node: NodeFixture, name: str) -> str:
 def is_forgotten(node: NodeFixture, name: str) -> None:
     """Delete a pod by force: kubelet does not know of it yet."""
     node.cluster.delete(Kind.PODS, "default", name, grace_period_s=0)
-    find = node.serving.reporter.pods.find
-    wait_until(lambda: find(("default", name)) is None, f"{name} to be gone")
+    node.wait_gone(name)
 
 
 def test_earlier_pods_of_a_name_are_swept(node: NodeFixture) -> None:
@@ -185,7 +184,9 @@ def test_the_loop_outlives_a_silent_kubelet(
 ) -> None:
     caplog.set_level("INFO")
     reporter = node.serving.reporter
-    monkeypatch.setattr(reporter.resources, "list", raising(KubeletSilentError("no")))
+    monkeypatch.setattr(
+        reporter.occupancy.resources, "list", raising(KubeletSilentError("no"))
+    )
     reporter.run(Mock(wait=Mock(side_effect=[False, False, True])), 0)
     told = [one for one in caplog.records if one.thread == get_ident()]
     assert [one.message for one in told] == ["reporting later"] * 2

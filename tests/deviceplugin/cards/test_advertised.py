@@ -163,13 +163,13 @@ def publisher(monkeypatch: pytest.MonkeyPatch) -> Publisher:
     cluster = Embedded()
     cluster.create(Kind.NODES, node_json(NODE))
     cluster.annotate = Mock(wraps=cluster.annotate)  # type: ignore[method-assign]
-    return Publisher(cluster, NODE, OwnNode(), offer(found_card(0)))
+    return Publisher(OwnNode(cluster, NODE), offer(found_card(0)))
 
 
 def published(publisher: Publisher) -> list[tuple[str, bool]]:
     """Publish, with the node as it is now; return what it has then."""
     for step in (publisher.publish, lambda: None):
-        made = publisher.cluster.get(Kind.NODES, "", NODE)
+        made = publisher.node.cluster.get(Kind.NODES, "", NODE)
         publisher.node.replace(iter([page(made)]))
         step()
     cards = decode_cards(publisher.node.annotation(names.CARDS) or "")
@@ -177,7 +177,7 @@ def published(publisher: Publisher) -> list[tuple[str, bool]]:
 
 
 def writes(publisher: Publisher) -> int:
-    return int(publisher.cluster.annotate.call_count)  # type: ignore[attr-defined]
+    return int(publisher.node.cluster.annotate.call_count)  # type: ignore[attr-defined]
 
 
 def test_written_once(publisher: Publisher) -> None:
@@ -214,7 +214,7 @@ def test_who_changes_it_is_overruled(
     publisher: Publisher, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     published(publisher)
-    publisher.cluster.annotate(Kind.NODES, "", NODE, {names.CARDS: text})
+    publisher.node.cluster.annotate(Kind.NODES, "", NODE, {names.CARDS: text})
     assert published(publisher) == [ONE]
     removed = "the annotation of the cards was removed; writing it again"
     assert (removed in caplog.messages) is (text is None)
@@ -245,7 +245,7 @@ def test_who_changes_the_label_is_overruled(
 ) -> None:
     publisher.offer.set_isolation("driver", 0)
     tiers(publisher)
-    publisher.cluster.annotate(
+    publisher.node.cluster.annotate(
         Kind.NODES, "", NODE, {}, labels={names.ISOLATION: label}
     )
     assert tiers(publisher) == ("driver", "driver")
@@ -255,7 +255,7 @@ def test_an_older_guard_refuses_the_label_only(
     publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The cards are offered all the same, and the label is not tried each second."""
-    real = cast("Mock", publisher.cluster.annotate)
+    real = cast("Mock", publisher.node.cluster.annotate)
 
     def guarded(*_: object, labels: object = None) -> object:
         if labels:
@@ -273,7 +273,7 @@ def test_the_node_may_come_later_and_again(publisher: Publisher) -> None:
     publisher.publish()
     assert writes(publisher) == 0
     assert published(publisher) == [ONE]
-    cluster = cast("Embedded", publisher.cluster)
+    cluster = cast("Embedded", publisher.node.cluster)
     cluster.delete(Kind.NODES, "", NODE)
     cluster.create(Kind.NODES, node_json(NODE))
     assert published(publisher) == [ONE]
@@ -286,7 +286,7 @@ def test_errors_are_retried(
 ) -> None:
     published(publisher)
     publisher.offer.set_sick({UUIDS[0]: "lost"})
-    stop, cluster = Event(), cast("Mock", publisher.cluster)
+    stop, cluster = Event(), cast("Mock", publisher.node.cluster)
     cluster.annotate.side_effect = [
         Unavailable("no answer"),
         Forbidden("not yours"),
@@ -302,7 +302,7 @@ def test_errors_are_retried(
 
 
 def test_what_operators_wrote() -> None:
-    node = OwnNode()
+    node = OwnNode(Embedded(), NODE)
     assert node.uuids(names.CORDON) == frozenset()
     assert node.status() == {}
     made = node_json(NODE, annotations={names.CORDON: " A ,B,, "})

@@ -223,6 +223,6 @@ def host_path(specification: Json, inside: str) -> Path:
 def charges(node: DraNode) -> set[str]:
     """The UIDs of all that is charged."""
     parts = node.serving.parts
-    occupancy = node.serving.reporter.occupancy
+    occupancy = node.occupancy
     charged = occupancy.charged(occupancy.as_allocated(), parts.offer.cards)
     return {str(held.pod.uid) for held in charged.placements.values()}

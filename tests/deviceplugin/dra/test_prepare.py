@@ -544,7 +544,7 @@ def test_uids_are_those_of_claims(node: DraNode) -> None:
     """A claim is charged like a pod, by its own UID."""
     claim = node.claim("c", units=3, cores=4)
     node.prepare(claim)
-    occupancy = node.serving.reporter.occupancy
+    occupancy = node.occupancy
     cards = node.serving.parts.offer.cards
     charged = occupancy.charged(occupancy.as_allocated(), cards)
     assert charged.charged == {UUIDS[0]: (4, 3)}

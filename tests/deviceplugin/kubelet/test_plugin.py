@@ -108,11 +108,7 @@ def test_a_pod_gets_its_card_and_nothing_more(node: NodeFixture) -> None:
     given = node.run(node.bind("half", containers=asked, card=1))["main"]
     assert visible(given) == (UUIDS[1],)
     assert inside(given)["cards"][0]["units"] == 14
-    (held,) = (
-        node.serving.parts.device_chooser._finder.listed()
-        .held_by(("default", "half"))
-        .values()
-    )
+    (held,) = node.occupancy.listed(60).held_by(("default", "half")).values()
     assert {resource: len(ids) for resource, ids in held.items()} == {C: 50, M: 14}
     bare = node.bind("bare", containers=[asking(14, 50, 50)], card=1)
     bare["spec"]["containers"][0]["resources"] = {"limits": {Q: "50"}}

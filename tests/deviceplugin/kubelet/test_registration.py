@@ -57,7 +57,7 @@ class RegistrarFixture:
         self.registry = CollectorRegistry()
         metrics = PluginMetrics(self.registry)
         nobody = cast("Any", None)
-        parts = AllocationParts(self.offer, *[nobody] * 6, metrics)
+        parts = AllocationParts(self.offer, *[nobody] * 4, metrics)
         plugin = DevicePlugin(M, parts)
         plugin.streams = self.streams = cast("Any", Streams(plugin.streams))
         self.registrar = Registrar(plugin, self.plugins, metrics)
