@@ -241,7 +241,6 @@ class _SharedParts:
 def _card_setup(
     shared: _SharedParts, limits: LimitsSource, library: NodeLibrary
 ) -> CardSetup:
-    """Make what gives cards to containers."""
     settings, state = shared.settings, shared.settings.state_dir
     root, folders = settings.host_root, settings.cdi_dirs
     injection = InjectionChooser(
@@ -255,7 +254,6 @@ def _card_setup(
 
 
 def _prestart(shared: _SharedParts, setup: CardSetup) -> PreStart:
-    """Make the last check of classic pods, and what reports where they are."""
     occupancy, offer, records = shared.occupancy, shared.offer, shared.records
     synced, claims = shared.follow_pods.synced, shared.claims
     return PreStart(
@@ -289,7 +287,6 @@ def _watcher(shared: _SharedParts, source: CardSource, setup: CardSetup) -> Watc
 
 
 def _driver(shared: _SharedParts, parts: AllocationParts) -> DraDriver:
-    """Make the DRA driver, which offers the same cards to claims."""
     settings, offer, setup = shared.settings, shared.offer, parts.setup
     occupancy, node, started = shared.occupancy, shared.node, parts.prestart.started
     preparer = ResourceClaimPreparer(
@@ -312,7 +309,6 @@ def _driver(shared: _SharedParts, parts: AllocationParts) -> DraDriver:
 def _registrars(
     settings: DevicePluginSettings, parts: AllocationParts
 ) -> tuple[Registrar, ...]:
-    """Make the service of each resource, and what registers it with kubelet."""
     services: list[Service] = [DevicePlugin(resource, parts) for resource in RESOURCES]
     if settings.bitfusion_quota:
         count = CardCountFile(settings.state_dir / "quota-cards")

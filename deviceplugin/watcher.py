@@ -156,7 +156,6 @@ class Watcher:
         )
 
     def _choose_isolation(self) -> None:
-        """Choose for the cards that are well, by how they are injected."""
         sick = self.health.sick().keys() | self.offer.missing
         every = self.offer.found
         isolation = self.setup.isolation

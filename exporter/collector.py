@@ -391,7 +391,6 @@ def _put_self(page: _Page) -> None:
 
 
 def _put_rounds(page: _Page) -> None:
-    """Put how the last round of each group went."""
     rounds = [
         (name, round_.took_s, round_.at, round_.succeeded)
         for name, round_ in page.snapshot.all_rounds()

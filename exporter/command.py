@@ -25,7 +25,6 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def _switches(command: Command) -> Command:
-    """Add two flags for each group."""
     for group in reversed(GROUPS):
         why = f" ({group.slow}; off by default)" if group.slow else ""
         command = click.option(

@@ -104,7 +104,6 @@ def collect_page(
 
 
 def _cards(snapshot: TelemetrySnapshot) -> Iterator[tuple[int, int]]:
-    """Return used and total MiB of each card that told them."""
     memory_round = snapshot.rounds.get(MEMORY)
     for card in sorted(snapshot.cards, key=lambda card: card.index):
         says = memory_round.cards.get(card.uuid) if memory_round else None
@@ -133,7 +132,6 @@ def _preferred(request: Request) -> str:
 
 
 def _only(names: frozenset[str], metrics: Iterable[Metric]) -> Iterator[Metric]:
-    """Return only the samples of these names."""
     for metric in metrics:
         if kept := [sample for sample in metric.samples if sample.name in names]:
             only = Metric(metric.name, metric.documentation, metric.type)

@@ -4,7 +4,6 @@ Here are also the parts that follow a change: the file of fields, and the node's
 """
 
 import logging
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +32,7 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.reflector import Reflector, Sink
 from gpushare.kubelet.node_pods import PodResources
 from gpushare.logs import LogOnce
-from gpushare.process import start_threads, wait_for_end
+from gpushare.process import Loop, start_threads, wait_for_end
 from gpushare.server.listener import Listener
 
 logger = logging.getLogger(__name__)
@@ -43,9 +42,6 @@ CONFIG = "config"
 _MOST_BYTES = 1 << 20
 _OVERUSE_EVERY_S = 2.0
 _KUBELET_EVERY_S = 60.0
-
-Loop = Callable[[Event], None]
-"""What a thread runs until the event is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +119,6 @@ def assemble_exporter(
 def _following_pods(
     settings: ExporterSettings, cluster: Cluster, store: SnapshotStore, site: Site
 ) -> tuple[Exposition, dict[str, Loop]]:
-    """Put together the parts that know about containers, and their loops."""
     watched_pods = WatchedPods()
     here = f"spec.nodeName={settings.node}"
     reflector = Reflector(cluster, Kind.PODS, watched_pods, field_selector=here)

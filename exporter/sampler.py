@@ -98,7 +98,6 @@ class SnapshotStore:
 def _without_late(
     snapshot: TelemetrySnapshot, late: frozenset[str]
 ) -> TelemetrySnapshot:
-    """Drop the values of these groups, and say why."""
     rounds, troubles = dict(snapshot.rounds), dict(snapshot.troubles)
     processes = snapshot.processes
     for group in sorted(late):
@@ -164,7 +163,6 @@ class Rounds:
         return why
 
     def _log_unsupported(self, who: tuple[str, CardUUID], says: CardAnswer) -> None:
-        """Log the metrics that a card does not have, each once."""
         known = self._lacking.get(who, frozenset())
         if new := says.unsupported - known:
             self._lacking[who] = known | new
@@ -309,7 +307,6 @@ class Sampler:
             self._store.change(lambda was: replace(was, no_cards=why))
 
     def _rest(self, woken: int, longest_s: float | None) -> None:
-        """Wait so long, or until the next ``wake``."""
         with self._wakeup:
             self._wakeup.wait_for(lambda: self._woken != woken, longest_s)
 

@@ -82,7 +82,6 @@ class ExporterSettings(NodeSettings):
 
     @classmethod
     def _told(cls, env: Reading, bare_name: str) -> Self:
-        """Read the environment, without the flags."""
         no_agent = env.text("COLLECT_LISTEN") == "off"
         return cls(
             **cls.read_shared(env, bare_name),
@@ -105,7 +104,6 @@ class ExporterSettings(NodeSettings):
 
 
 def _complain(env: Reading, settings: ExporterSettings) -> None:
-    """Complain about what is missing, and about contradictions."""
     if not settings.node:
         env.complain(
             "NODE_NAME",
@@ -123,7 +121,6 @@ def _complain(env: Reading, settings: ExporterSettings) -> None:
 
 
 def _clash(address: Address, other: Address | None) -> bool:
-    """Return whether two addresses conflict."""
     if other is None or address.port != other.port:
         return False
     return address.host == other.host or bool({address.host, other.host} & _EVERYWHERE)

@@ -190,7 +190,6 @@ def _smallest_context(
     context_mib: float,
     at: float | None,
 ) -> float | None:
-    """Return the least memory that an idle process was seen to hold."""
     seen = [
         process.memory_mib for process in idle if at and at - process.since >= _RESTED_S
     ]
@@ -199,8 +198,6 @@ def _smallest_context(
 
 
 class _CardAccount:
-    """One card, its consumers, and the processes of each."""
-
     def __init__(
         self,
         snapshot: TelemetrySnapshot,
@@ -376,7 +373,6 @@ class _CardAccount:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Add up; None if any value is unknown."""
     total = 0.0
     for value in values:
         if value is None:

@@ -105,8 +105,6 @@ class Assignment:
 
 @dataclass
 class _Progress:
-    """What is known of the admission in progress."""
-
     active: ActivePod | None = None
     of_unknown_pod: str = ""
     """A device that was allocated to a pod that only kubelet knows."""
@@ -215,12 +213,10 @@ class DeviceChooser:
         return ActivePod(pod, placement, steps or pod.steps)
 
     def _is_halfway(self, pod: NodePod) -> bool:
-        """Return whether any of the pod's containers has devices already."""
         holds = any(self._progress.listed.held_by(pod.name).values())
         return holds or self._occupancy.has_allocation(pod.uid)
 
     def _placed(self, pod: NodePod, question: DeviceQuestion) -> Placement:
-        """Place a pod that came without a placement, where there is room."""
         request = pod.record.request
         placement = (
             request
@@ -519,6 +515,5 @@ def limited_units(
 
 
 def _some(ids: Sequence[str]) -> str:
-    """Name a few of many ids."""
     more = f" and {len(ids) - _FEW} more" if len(ids) > _FEW else ""
     return ", ".join(ids[:_FEW]) + more

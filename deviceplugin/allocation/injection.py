@@ -29,7 +29,7 @@ from gpushare.domain.model import CardUUID
 from gpushare.host_root import exists_on_host
 from gpushare.kube.cluster import Json
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpushare.kubelet.hard_limit import HardLimit
+from gpushare.kubelet.claim_records import HardLimit
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,6 @@ class InjectionChooser:
         return missing
 
     def _lost_now(self) -> Mapping[CardUUID, str]:
-        """Return the cards whose specification names files that do not exist."""
         can_look = sees_host(self._root)
         return lost_files(self._folders, self._root) if can_look else {}
 

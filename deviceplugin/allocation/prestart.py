@@ -35,7 +35,7 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.kube.errors import ClusterError
-from gpushare.kubelet.hard_limit import HardLimit
+from gpushare.kubelet.claim_records import HardLimit
 from gpushare.kubelet.node_pods import EventRecorder, KubeletSilentError
 from gpushare.kubelet.pods import (
     UNKNOWN_POD,
@@ -311,7 +311,6 @@ class PreStart:
         return _until_room(why_no_room(actual.by_card(), node, cards))
 
     def _why_no_room_where_chosen(self, actual: Placement, cards: Cards) -> str:
-        """Say which card that kubelet chose has no room; empty if all have."""
         node = self.occupancy.charged(self._list(), cards)
         node = node.without({actual.pod.uid})
         chosen = "kubelet chose card {}, which has"

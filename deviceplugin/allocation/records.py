@@ -20,7 +20,7 @@ from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
 from deviceplugin.allocation.response import REGION
 from gpushare.domain.model import PodUID
 from gpushare.files import PART, replace_file
-from gpushare.kubelet.hard_limit import HardLimit
+from gpushare.kubelet.claim_records import HardLimit
 from gpushare.kubelet.pods import PodName
 
 ALLOCATION = "allocation.json"

@@ -16,7 +16,7 @@ from gpushare.kube.resource_claims.allocated import (
     ResourceClaim,
     name_device,
 )
-from gpushare.kubelet.hard_limit import HardLimit
+from gpushare.kubelet.claim_records import HardLimit
 from gpushare.kubelet.pods import ListedDevices
 
 
@@ -126,7 +126,6 @@ class ResourceClaimChecks:
             raise NotPreparedError(f"{why}; the pod starts when there is room")
 
     def _limit(self, claim: ResourceClaim, request: RequestDevices) -> HardLimit | None:
-        """Return the hard limit of a request's containers; None if they have none."""
         units = None if request.is_whole else request.total.units
         limit = self.setup.isolation.limit(units)
         if limit is None:

@@ -44,8 +44,11 @@ from gpushare.kube.resource_claims.allocated import (
     read_resource_claim,
     refused_access,
 )
-from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
-from gpushare.kubelet.hard_limit import HardLimit
+from gpushare.kubelet.claim_records import (
+    HardLimit,
+    PreparedDevice,
+    PreparedResourceClaim,
+)
 from gpushare.kubelet.pods import ListedDevices
 
 logger = logging.getLogger(__name__)
@@ -396,7 +399,6 @@ def _cdi_name(claim: ResourceClaim, request: str) -> str:
 
 
 def _same(before: PreparedResourceClaim, claim: ResourceClaim) -> bool:
-    """Return whether a claim still has the devices with which it was prepared."""
     return {(device.device, device.share_id) for device in before.devices} == {
         (device.name, device.share_id) for device in claim.devices
     }

@@ -86,7 +86,6 @@ class Sweeper:
         self.has_adopted = True
 
     def _is_gone(self, claim: PreparedResourceClaim) -> bool:
-        """Return whether a claim is deleted, or has no card of this node any more."""
         try:
             body = self.preparer.cluster.get(Kind.CLAIMS, claim.namespace, claim.name)
             stored = read_resource_claim(body)
@@ -109,7 +108,6 @@ class Sweeper:
 
 
 def _running(pod: NodePod) -> Iterator[str]:
-    """Return the claims that are used by a container that runs."""
     uses = (use for use in pod.claim_uses if use.container in pod.running)
     yield from dict.fromkeys(use.claim for use in uses if use.claim)
 

@@ -115,7 +115,6 @@ class DevicePlugin(Service):
 
     @contextmanager
     def _answering(self, call: str, context: grpc.ServicerContext) -> Iterator[None]:
-        """Measure a call, and answer it with an error if it is refused."""
         metrics = self._parts.metrics
         with metrics.calls.labels(call, self.resource).time():
             try:

@@ -163,7 +163,6 @@ class Registrar:
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _serve_once(self, stop: Event) -> None:
-        """Serve from one registration to its end."""
         kubelet = identify_socket(self.folder / _SOCKET)
         if kubelet is None:
             raise NotRegisteredError(f"there is no {self.folder / _SOCKET}")
@@ -222,7 +221,6 @@ class Registrar:
     def _watch(
         self, stop: Event, kubelet: SocketIdentity, plugin_socket: SocketIdentity | None
     ) -> str:
-        """Wait until the registration is over, and say why it is."""
         if not self.plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
             return "kubelet does not listen"
         while not stop.is_set():

@@ -244,7 +244,6 @@ def _processes(root: Path, place: AmdgpuDevice) -> ProcessesAnswer:
 
 
 def _check(place: AmdgpuDevice) -> None:
-    """Raise unless the card is still in its place and driven by amdgpu."""
     if _bus(place.device) != place.bus:
         raise _Gone(f"{place.bus} is not there any more")
 

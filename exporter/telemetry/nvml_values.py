@@ -209,7 +209,6 @@ def _field_values(
 
 
 def _first(*calls: Callable[[], Numbers]) -> Numbers | None:
-    """Return the answer of the first call that the driver supports."""
     for call in calls:
         answer = nvml.query(call)
         if answer is not None:

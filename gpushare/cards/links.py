@@ -101,7 +101,6 @@ class CardLinks:
     def _run(
         self, calls: Mapping[_Question, Callable[[], _Answer]]
     ) -> dict[_Question, Exception]:
-        """Make the calls that have no answer yet; return those that failed."""
         failed: dict[_Question, Exception] = {}
         new = {name: call for name, call in calls.items() if name not in self._known}
         for name, answer in self._calls.make_all(new).items():

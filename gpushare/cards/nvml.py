@@ -208,7 +208,6 @@ def describe(place: int) -> Described:
 
 
 def _filled(handle: Handle, card: FoundCard) -> FoundCard | LeftOut:
-    """Return the card or instance with its own memory and model."""
     # The total includes what the driver reserves: an old driver cannot tell that apart,
     # and an update of the driver must not change a card's units.
     memory = _optional(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
@@ -239,7 +238,6 @@ def _instances(parent: Handle, card: FoundCard) -> list[_Part]:
 
 
 def _instance(parent: Handle, card: FoundCard, at: int) -> _Part | None:
-    """Return the instance in one place of a card; None if there is none."""
     try:
         handle = Handle(
             _needed(lambda: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, at))

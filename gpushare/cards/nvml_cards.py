@@ -258,7 +258,6 @@ class NvmlCards:
         return failed | of_known
 
     def _named(self, place: int, answered: Collection[str]) -> CardUUID | None:
-        """Return which failing card is in a place; None if it never answered."""
         uuid = self._places.get(place)
         return None if uuid in answered else uuid
 

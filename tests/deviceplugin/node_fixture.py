@@ -36,7 +36,12 @@ from gpushare.kubelet import node_pods
 from gpushare.kubelet.node_pods import NodePods
 from gpushare.kubelet.pods import NodePod, card_key
 from gpusharectl.demo import devices as kubelets
-from gpusharectl.demo.devices import ContainerConfig, Devices, Rejection
+from gpusharectl.demo.devices import (
+    CannotStartYetError,
+    ContainerConfig,
+    Devices,
+    Rejection,
+)
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.demo.kubelet import running_status
 from tests.builders import AT, pod_json
@@ -294,8 +299,17 @@ class NodeFixture:
         """Admit a pod and start its containers."""
         answer = self.admit(pod)
         for container in answer:
-            self.devices.start(pod["metadata"]["uid"], container)
+            self.start_one(pod, container)
         return answer
+
+    def start_one(self, pod: Json, container: str = "main") -> ContainerConfig:
+        """Start a container of a pod that was admitted."""
+        return self.devices.start(pod["metadata"]["uid"], container)
+
+    def waits(self, pod: Json, because: str, container: str = "main") -> None:
+        """Try to start a container, which may not start for this reason."""
+        with pytest.raises(CannotStartYetError, match=because):
+            self.start_one(pod, container)
 
     def allocate(self, resource: str, ids: Sequence[str]) -> None:
         """Ask the admission as Allocate does, or raise ``DeniedError``."""

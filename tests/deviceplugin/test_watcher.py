@@ -244,18 +244,6 @@ def test_a_fault_makes_its_card_sick(
     assert caplog.messages.count("a card reported a fault") == 1
 
 
-def test_a_fault_outlives_the_process(watched: WatcherFixture) -> None:
-    watched.watcher.look_for_cards()
-    watched.hear(Xid(A, 79))
-    again = WatcherFixture(watched.folder)
-    again.watcher.look_for_cards()
-    again.watcher.read()
-    assert list(again.sick()) == [A]
-    again.source.load = "second"
-    again.watcher.read()
-    assert again.sick() == {}
-
-
 def test_an_operator_clears_a_fault(
     watched: WatcherFixture, caplog: pytest.LogCaptureFixture
 ) -> None:

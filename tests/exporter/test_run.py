@@ -181,45 +181,6 @@ def test_instances_are_cards_on_all_pages(driver: StubDriver) -> None:
         assert power.keys() == {OTHER}
 
 
-@pytest.mark.parametrize("fault", ["hangs", "lost"])
-def test_a_card_that_fails_drops_out_alone(driver: StubDriver, fault: str) -> None:
-    hangs = fault == "hangs"
-    deadline_s = SHORT_S if hangs else FOREVER_S
-    with exporting(driver.let_go, deadline_s=deadline_s) as made:
-        wait_for(made, ONE, OTHER)
-        (driver.hang if hangs else driver.lose)(ONE)
-        wait_for(made, OTHER)
-        driver.values(OTHER, gpu_util=42)
-        wait_until(lambda: series(made, f.GPU_UTIL) == {OTHER: 42.0}, "its next value")
-        healthy = {ONE: 0.0, OTHER: 1.0}
-        wait_until(lambda: series(made, "vcuda_card_healthy") == healthy, "one sick")
-        wait_until(lambda: '"deviceNum": 1' in page(made, "/v1/collect"), "one left")
-        why = f"did not answer within {SHORT_S:g} s" if hangs else "lost"
-        assert why in page(made, "/healthz")
-        if hangs:
-            driver.let_go()
-        else:
-            driver.find(ONE)
-        wait_for(made, ONE, OTHER)
-
-
-def test_a_driver_that_comes_late_is_found(driver: StubDriver, caplog: Log) -> None:
-    name = "vcuda_exporter_trouble"
-    driver.unload()
-    with exporting(driver.let_go) as made:
-        wait_until(lambda: series(made, name, "about") == {"cards": 1.0}, "a word")
-        assert not series(made, f.GPU_UTIL)
-        driver.load()
-        wait_for(made, ONE, OTHER)
-        assert not series(made, name, "about")
-        messages = [one for one in caplog.messages if one == "no cards to read yet"]
-        assert len(messages) == 1
-        driver.unload()
-        wait_for(made)
-        driver.load()
-        wait_for(made, ONE, OTHER)
-
-
 def test_the_page_tells_when_the_api_server_last_spoke() -> None:
     """From the reflector itself, as soon as it has listed the pods."""
     made = assemble_exporter(quiet(pods=True), ScriptedTelemetry(), Embedded())
@@ -230,19 +191,6 @@ def test_the_page_tells_when_the_api_server_last_spoke() -> None:
     Thread(target=follow, args=(stop,), daemon=True).start()
     wait_until(lambda: "allotment" in series(made, name, "group"), "the first list")
     stop.set()
-
-
-def test_a_fault_is_counted_and_stays(driver: StubDriver) -> None:
-    with exporting(driver.let_go) as made:
-        wait_until(
-            lambda: series(made, f.XID_ERRORS) == {ONE: 0.0, OTHER: 0.0}, "zeros"
-        )
-        driver.xid(ONE, 31)
-        driver.xid(ONE, 79)
-        wait_until(lambda: series(made, f.XID_ERRORS) == {ONE: 79.0, OTHER: 0.0}, "it")
-        counts = series(made, "vcuda_xid_errors_total", "UUID", "xid")
-        told = {key: count for key, count in counts.items() if count}
-        assert told == {(ONE, "31"): 1.0, (ONE, "79"): 1.0}
 
 
 def test_a_file_of_fields_is_heeded_while_it_runs(

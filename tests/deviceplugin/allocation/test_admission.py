@@ -1,6 +1,5 @@
 """The right card to the right pod, through kubelet's own three calls."""
 
-import json
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -38,7 +37,6 @@ from tests.deviceplugin.node_fixture import (
     visible,
 )
 from tests.machine import needs
-from tests.testbed.waiting import wait_until
 
 
 def test_planned_card(node: NodeFixture) -> None:
@@ -51,25 +49,6 @@ def test_planned_card(node: NodeFixture) -> None:
     ]
     assert node.actual("a") is None
     assert names.ACTUAL not in node.pod("a")["metadata"]["annotations"]
-
-
-def test_init_container_and_sidecar(node: NodeFixture) -> None:
-    side = container_json("side", 3, 1, restart="Always")
-    apps = [container_json("main", 4, 2), container_json("more", 9, 2)]
-    init = [container_json("once", 10, 5), side]
-    pod = node.bind("a", card=1, init=init, containers=apps)
-    given = node.run(pod)
-    assert set(given) == {"once", "side", "main", "more"}
-    assert {visible(one) for one in given.values()} == {(UUIDS[1],)}
-    assert {inside(one)["cards"][0]["units"] for one in given.values()} == {10, 3, 4, 9}
-
-
-def test_whole_cards(tmp_path: Path) -> None:
-    with NodeFixture(tmp_path, *(found_card(i) for i in range(3))) as node:
-        pod = node.bind("a", 10, 200, card=None)
-        given = node.run(pod)["main"]
-        assert visible(given) == (UUIDS[0], UUIDS[1])
-        assert [c["units"] for c in inside(given)["cards"]] == [29, 29]
 
 
 @pytest.mark.parametrize("planned", [True, False])
@@ -91,16 +70,6 @@ def test_whole_cards_that_are_linked(tmp_path: Path, planned: bool) -> None:
         assert node.actual("a") == (None if planned else wanted)
 
 
-def test_without_a_placement_where_there_is_none(node: NodeFixture) -> None:
-    """No card has room: denied, with the words that filter would have used."""
-    node.run(node.bind("a", 20, 1, card=0))
-    node.bind("b", 20, 1, card=1)
-    pod = node.bind("c", 10, 1, card=None)
-    words = node.refuse(pod)
-    assert "Insufficient baidu.com/vcuda-memory on one card" in words
-    wait_until(lambda: any(e[0] == "c" for e in node.events()), "the event")
-
-
 @pytest.mark.parametrize(
     "placement",
     [None, "not json", '{"v": 1, "uid": "another", "shares": [], "at": ""}'],
@@ -113,19 +82,6 @@ def test_without_a_placement_where_there_is_room(
     pod = node.bind("b", 20, 1, card=None, placement=placement)
     assert visible(node.run(pod)["main"]) == (UUIDS[1],)
     assert node.actual("b") == (UUIDS[1],)
-
-
-def test_impossible_placement(node: NodeFixture) -> None:
-    card, units, words = "GPU-unknown", 20, "no card GPU-unknown"
-    pod = node.bind("a", units, 1, card=None)
-    its = {"card": card, "cores": 1, "units": units, "containers": {"main": [1, units]}}
-    uid = pod["metadata"]["uid"]
-    text = json.dumps({"v": 1, "uid": uid, "shares": [its], "at": ""})
-    node.plan("a", text)
-    assert words in node.refuse(node.pod("a"))
-    wait_until(lambda: any(words in e[2] for e in node.events()), "the event")
-    other = node.bind("b", 5, 1, card=0)
-    assert visible(node.run(other)["main"]) == (UUIDS[0],)
 
 
 def test_static_pod(node: NodeFixture) -> None:
@@ -174,8 +130,7 @@ def test_a_swap_onto_an_excluded_card_waits(two_models: NodeFixture) -> None:
     prefers(two_models, UUIDS[1])
     two_models.admit(pod)
     words = f"kubelet chose card {UUIDS[1]}, excluded by {MODELS}"
-    with pytest.raises(CannotStartYetError, match=re.escape(words)):
-        two_models.devices.start(pod["metadata"]["uid"], "main")
+    two_models.waits(pod, re.escape(words))
     assert two_models.actual("a") is None
 
 
@@ -269,7 +224,7 @@ def test_too_many_starts_at_once(node: NodeFixture) -> None:
         while one.plugin._starting.acquire(blocking=False):
             pass
     with pytest.raises(Exception, match="busy with other containers"):
-        node.devices.start(pod["metadata"]["uid"], "main")
+        node.start_one(pod)
 
 
 @pytest.mark.parametrize("memory_first", [True, False])
@@ -305,7 +260,7 @@ def test_a_container_that_ended_is_asked_for_again(node: NodeFixture) -> None:
     node.cluster.patch(Kind.PODS, "default", "a", status, subresource="status")
     node.wait_pod("a", lambda pod: pod and pod.running == {"x"}, "y's end to be seen")
     node.lose_checkpoint()
-    given = node.devices.start(pod["metadata"]["uid"], "y")
+    given = node.start_one(pod, "y")
     assert visible(given) == (UUIDS[1],)
     assert inside(given)["container"] == "y"
     assert node.actual("a") is None

@@ -31,13 +31,12 @@ def three(tmp_path: Path) -> Iterator[NodeFixture]:
 
 
 def waits(three: NodeFixture, pod: Json, because: str = SILENT) -> None:
-    with pytest.raises(CannotStartYetError, match=because):
-        three.devices.start(pod["metadata"]["uid"], "main")
+    three.waits(pod, because)
 
 
 def starts(three: NodeFixture, pod: Json) -> Sequence[str]:
     """Start the container; the cards that it sees, which are those of its file."""
-    given = three.devices.start(pod["metadata"]["uid"], "main")
+    given = three.start_one(pod)
     seen = visible(given)
     assert tuple(one["uuid"] for one in inside(given)["cards"]) == seen
     assert inside(given)["uid"] == pod["metadata"]["uid"]
@@ -65,10 +64,10 @@ def test_an_init_container_waits_too(three: NodeFixture) -> None:
     given = three.admit(pod)
     for container in given:
         with pytest.raises(CannotStartYetError, match=SILENT):
-            three.devices.start(pod["metadata"]["uid"], container)
+            three.start_one(pod, container)
     three.line.cut = False
     for container, units in (("once", 8), ("main", 3)):
-        three.devices.start(pod["metadata"]["uid"], container)
+        three.start_one(pod, container)
         assert visible(given[container]) == (UUIDS[0],)
         assert inside(given[container])["container"] == container
         assert inside(given[container])["cards"][0]["units"] == units
@@ -173,12 +172,6 @@ def test_a_pod_that_was_seen_before_waits_too(three: NodeFixture) -> None:
     three.line.cut = False
     assert starts(three, pod) == (UUIDS[1],)
     assert three.actual("a") is None
-
-
-def test_a_static_pod_waits_for_nobody(three: NodeFixture) -> None:
-    three.cut_off()
-    static = pod_json("s-n", uid="hash", units=20, cores=1, node="n")
-    assert visible(three.run(static)["main"]) == (UUIDS[0],)
 
 
 def test_a_pod_that_the_api_server_does_not_have(three: NodeFixture) -> None:

@@ -21,7 +21,7 @@ from deviceplugin.allocation.isolation import (
     needed_mib,
     why_not_driver,
 )
-from deviceplugin.allocation.response import LIMIT, REQUEST
+from deviceplugin.allocation.response import LIMIT
 from deviceplugin.cards.devices import shared_card
 from gpushare.domain.model import CardUUID
 from gpushare.domain.request import Role
@@ -124,23 +124,6 @@ def node(tmp_path: Path) -> Iterator[NodeFixture]:
         yield made
 
 
-def test_a_share_gets_a_hard_limit_and_reserves_nothing(node: NodeFixture) -> None:
-    assert node.devices.allocatable()[M] == 25
-    given = node.run(node.bind("a", 1, 1))["main"]
-    assert (given.envs[REQUEST], given.envs[LIMIT]) == ("0", "768")
-    told = inside(given)
-    assert (told["isolation"], told["hard_limit_mib"]) == ("driver", 768)
-
-
-def test_whole_cards_and_cores_alone(node: NodeFixture) -> None:
-    whole = node.run(node.bind("whole", None, 100))["main"]
-    assert LIMIT not in whole.envs
-    assert inside(whole)["isolation"] == "none"
-    node.end_pod("whole")
-    cores = node.run(node.bind("cores", None, 5))["main"]
-    assert cores.envs[LIMIT] == "512"
-
-
 def test_parts_that_make_100_cores_have_limits(node: NodeFixture) -> None:
     """Each container its own: no sum of cores says that the pod has the whole card."""
     apps = [container_json("x", 4, 60), container_json("y", 4, 40)]
@@ -158,17 +141,15 @@ def test_the_one_too_many_waits_until_another_ends(node: NodeFixture) -> None:
         node.run(node.bind(name, 12, 1))
     third = node.bind("c", 1, 1)
     node.admit(third)
-    with pytest.raises(CannotStartYetError, match="would be 7936 MiB, and the card"):
-        node.devices.start(third["metadata"]["uid"], "main")
+    node.waits(third, "would be 7936 MiB, and the card")
     # What was given is kept over a restart, also of other settings.
     node.end()
     node.settings = replace(node.settings, isolation_overhead_mib=0)
     node.start()
-    with pytest.raises(CannotStartYetError, match="would be 7936 MiB"):
-        node.devices.start(third["metadata"]["uid"], "main")
+    node.waits(third, "would be 7936 MiB")
     node.end_pod("a")
     node.wait_gone("a")
-    node.devices.start(third["metadata"]["uid"], "main")
+    node.start_one(third)
 
 
 def test_a_pod_does_not_wait_for_its_own_init_container(node: NodeFixture) -> None:
@@ -184,9 +165,9 @@ def test_a_pod_that_can_never_start_is_told_so(node: NodeFixture) -> None:
     pod = node.bind("a", containers=apps)
     node.admit(pod)
     for name in ("c0", "c1"):
-        node.devices.start(pod["metadata"]["uid"], name)
+        node.start_one(pod, name)
     with pytest.raises(CannotStartYetError, match=r"own containers .* 7680 MiB.* 7524"):
-        node.devices.start(pod["metadata"]["uid"], "c2")
+        node.start_one(pod, "c2")
 
 
 def test_a_static_pod_that_ended_is_not_counted(node: NodeFixture) -> None:

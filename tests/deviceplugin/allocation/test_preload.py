@@ -25,8 +25,8 @@ from deviceplugin.allocation.response import REGION
 from gpushare.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import PodUID
 from gpushare.kube import names
-from gpushare.kubelet.hard_limit import HardLimit
-from gpusharectl.demo.devices import CannotStartYetError, ContainerConfig
+from gpushare.kubelet.claim_records import HardLimit
+from gpusharectl.demo.devices import ContainerConfig
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.allocation import test_isolation
 from tests.deviceplugin.node_fixture import (
@@ -270,7 +270,7 @@ def test_each_start_has_its_own_region(node: NodeFixture) -> None:
         assert path.stat().st_mode & 0o777 == 0o666
         path.write_text("what the first start counted")
         with path.open() as first:
-            node.devices.start(pod["metadata"]["uid"], "main")
+            node.start_one(pod)
             assert path.read_text() == ""
             assert path.stat().st_mode & 0o777 == 0o666
             # A container that runs keeps what it has mounted.
@@ -287,7 +287,7 @@ def test_the_region_can_be_mounted_where_a_runtime_made_a_folder(
     path = region(node.run(pod)["main"])
     path.unlink()
     path.mkdir()
-    node.devices.start(pod["metadata"]["uid"], "main")
+    node.start_one(pod)
     assert path.is_file()
 
 
@@ -296,7 +296,7 @@ def test_a_restart_between_allocation_and_start(node: NodeFixture) -> None:
     given = node.admit(pod)["main"]
     assert not region(given).exists()
     restart(node)
-    node.devices.start(pod["metadata"]["uid"], "main")
+    node.start_one(pod)
     assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
 
 
@@ -310,7 +310,7 @@ def test_another_tier_leaves_containers_as_they_are(
     region(given).write_text("counted")
     restart(node, isolation=tier, inject="cdi", isolation_overhead_mib=0)
     node.serving.parts.setup.library.library.unlink()
-    node.devices.start(pod["metadata"]["uid"], "main")
+    node.start_one(pod)
     assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
     told = inside(given)
     assert (told["isolation"], told["hard_limit_mib"]) == ("preload", 1024)
@@ -345,7 +345,7 @@ def test_an_earlier_version_and_forward_again(node: NodeFixture) -> None:
         told = folder.with_suffix("") / "allocation.json"
         told.write_text(json.dumps({"v": 1, "container": "main"}))
     node.start()
-    node.devices.start(pod["metadata"]["uid"], "main")
+    node.start_one(pod)
     assert inside(given)["hard_limit_mib"] == 1024
     assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
 
@@ -383,21 +383,10 @@ def test_without_the_library_nothing_is_offered_or_restarted(node: NodeFixture) 
     wait_until(lambda: there()[M] == 0, "nothing to be offered")
     [why] = node.serving.parts.offer.sick().values()
     assert why.startswith("isolation tier preload: the device plugin has no library")
-    with pytest.raises(CannotStartYetError, match="has no library"):
-        node.devices.start(pod["metadata"]["uid"], "main")
+    node.waits(pod, "has no library")
     node.library.write_bytes(b"the library")
     wait_until(lambda: there()[M] == 25, "the card to be offered")
-    node.devices.start(pod["metadata"]["uid"], "main")
-
-
-def test_hard_limits_and_overheads_fit_the_card(node: NodeFixture) -> None:
-    """The law, with contexts that the library does not see but the card has."""
-    for name in ("a", "b"):
-        node.run(node.bind(name, 12, 1))
-    third = node.bind("c", 1, 1)
-    node.admit(third)
-    with pytest.raises(CannotStartYetError, match="would be 7936 MiB, and the card"):
-        node.devices.start(third["metadata"]["uid"], "main")
+    node.start_one(pod)
 
 
 @pytest.mark.parametrize("first", [M, C])
@@ -416,7 +405,7 @@ def test_a_pod_that_kubelet_knew_first(
     node.line.cut = False
     asks_first(monkeypatch, first)
     for container, mib in (("once", 2048), ("main", 768)):
-        node.devices.start(pod["metadata"]["uid"], container)
+        node.start_one(pod, container)
         assert limits(given[container]) == limit_of(mib)
         assert region(given[container]).read_text() == ""
         told = inside(given[container])
@@ -450,7 +439,7 @@ def test_a_restart_leaves_the_other_containers_alone(node: NodeFixture) -> None:
     for one in given:
         region(one).write_text("counted")
     inodes = [region(one).stat().st_ino for one in given]
-    node.devices.start(pods[0]["metadata"]["uid"], "main")
+    node.start_one(pods[0])
     same = [region(one).stat().st_ino in inodes for one in given]
     assert same == [True, False, True]
     assert [limits(one) for one in given] == [limit_of(n * 256) for n in (2, 3, 4)]
@@ -470,15 +459,6 @@ def test_a_region_that_its_container_grew_is_cut(
     assert [vars(one)["pod"] for one in told] == ["default/b"]
 
 
-def test_all_of_it_goes_with_the_record(node: NodeFixture) -> None:
-    given = node.run(node.bind("a", 4, 1))["main"]
-    node.end_pod("a")
-    records = node.serving.parts.records
-    records.sweep(lambda _: False, after_s=0)
-    assert not region(given).parent.exists()
-    assert list((node.settings.state_dir / "containers").iterdir()) == []
-
-
 def lose_files(node: NodeFixture) -> None:
     """End the plugin, lose its folder on the node, and start it."""
     node.end()
@@ -496,13 +476,13 @@ def test_a_container_whose_files_were_lost_starts_with_its_limit(
     given = node.run(pod)["main"]
     node.serving.reporter.catch_up()
     lose_files(node)
-    node.devices.start(pod["metadata"]["uid"], "main")
+    node.start_one(pod)
     assert (limits(given), region(given).read_text()) == (limit_of(mib), "")
     told = inside(given)
     assert (told["isolation"], told["hard_limit_mib"]) == ("preload", mib)
     assert all(Path(one.host_path).exists() for one in given.mounts.values())
     # And again, as any other container.
-    node.devices.start(pod["metadata"]["uid"], "main")
+    node.start_one(pod)
     assert limits(given) == limit_of(mib)
 
 
@@ -517,7 +497,7 @@ def test_lost_files_bring_no_limit_that_the_container_has_not(
     pod = node.bind("a", *amount, annotations={names.ISOLATION: annotated})
     given = node.run(pod)["main"]
     lose_files(node)
-    node.devices.start(pod["metadata"]["uid"], "main")
+    node.start_one(pod)
     assert inside(given)["isolation"] == "none"
     records = node.serving.parts.records
     assert not any(map(records.limit, records.all()))
@@ -530,12 +510,11 @@ def test_a_limit_whose_file_was_lost_counts_again(tmp_path: Path) -> None:
         node.run(pod)
         node.serving.reporter.catch_up()
         lose_files(node)
-        node.devices.start(pod["metadata"]["uid"], "main")
+        node.start_one(pod)
         node.run(node.bind("b", 12, 1))
         third = node.bind("c", 1, 1)
         node.admit(third)
-        with pytest.raises(CannotStartYetError, match="would be 7936 MiB"):
-            node.devices.start(third["metadata"]["uid"], "main")
+        node.waits(third, "would be 7936 MiB")
 
 
 @pytest.mark.parametrize("mounted", [M, C])
@@ -585,5 +564,5 @@ def test_files_of_an_earlier_pod_are_not_taken_for_those_that_were_lost(
         folder.with_name(f"{folder.name}.json").unlink()
     node.start()
     node.wait_seen("a")
-    node.devices.start(pod["metadata"]["uid"], "main")
+    node.start_one(pod)
     assert (limits(given), region(given).read_text()) == (limit_of(2048), "")

@@ -43,7 +43,7 @@ def raising(error: Exception) -> Mock:
 
 
 def start(node: NodeFixture, pod: Json, container: str = "main") -> None:
-    node.devices.start(pod["metadata"]["uid"], container)
+    node.start_one(pod, container)
 
 
 def test_devices_that_nobody_holds(node: NodeFixture) -> None:
@@ -97,8 +97,7 @@ def test_a_swap_that_cannot_be_written_waits(
     node.admit(pod)
     with monkeypatch.context() as away:
         away.setattr(node.cluster, "annotate", raising(Unavailable("no answer")))
-        with pytest.raises(CannotStartYetError, match="could not be reported: no ans"):
-            start(node, pod)
+        node.waits(pod, "could not be reported: no ans")
     start(node, pod)
     assert node.actual("a") == (UUIDS[1],)
 
@@ -136,8 +135,7 @@ def test_what_waits_is_not_reported(
         node.serving.reporter.catch_up()
         # The watch tells in order: once this one is seen, so is what came before.
         node.bind(name, 1, 1)
-        with pytest.raises(CannotStartYetError, match="kubelet chose card"):
-            node.devices.start(pod["metadata"]["uid"], "main")
+        node.waits(pod, "kubelet chose card")
     assert node.actual("a") is None
 
 
@@ -160,7 +158,7 @@ def test_a_container_over_two_cards_keeps_its_pod_waiting(node: NodeFixture) -> 
     admission.allocate = allocate  # type: ignore[method-assign]
     for container in ("x", "y", "x"):
         with pytest.raises(CannotStartYetError, match="y has parts of several cards"):
-            node.devices.start(pod["metadata"]["uid"], container)
+            node.start_one(pod, container)
     assert node.actual("a") is None
 
 
@@ -171,7 +169,7 @@ def test_two_swapped_pods(node: NodeFixture) -> None:
     prefers(node, UUIDS[0])
     node.admit(second)
     for name, pod, uuid in (("a", first, UUIDS[1]), ("b", second, UUIDS[0])):
-        given = node.devices.start(pod["metadata"]["uid"], "main")
+        given = node.start_one(pod)
         assert visible(given) == (uuid,)
         assert inside(given)["cards"][0]["uuid"] == uuid
         assert node.actual(name) == (uuid,)
@@ -181,16 +179,6 @@ def test_ids_of_several_cards(node: NodeFixture) -> None:
     pod = node.bind("a", 40, 1, card=None)
     node.serving.parts.device_chooser.prefer = lambda *_: []  # type: ignore[method-assign]
     assert "are of 2 cards" in node.refuse(pod)
-
-
-def test_devices_that_another_pod_holds(node: NodeFixture) -> None:
-    """kubelet may forget what it gave away (contracts 2.7); we do not."""
-    pod = node.bind("a", 20, 1, card=0)
-    node.run(pod)
-    held = node.occupancy.resources.list(60).held_by(("default", "a"))
-    node.run(node.bind("b", 5, 1, card=0))
-    with pytest.raises(DeniedError, match="default/a holds"):
-        node.allocate(M, sorted(held["main"][M])[:5])
 
 
 def test_ids_nobody_knows(node: NodeFixture) -> None:

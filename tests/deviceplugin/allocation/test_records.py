@@ -4,7 +4,7 @@ import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import cast
 
 import pytest
@@ -21,7 +21,6 @@ from gpushare.kube import names
 from gpushare.kubelet.node_pods import NodePods, PodResources
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.deviceplugin.node_fixture import NODE
-from tests.testbed.waiting import wait_until
 
 IDS = ("aaaaaaaa-m0000", "aaaaaaaa-m0001")
 OLD_S = 1000.0
@@ -223,30 +222,6 @@ def test_what_containers_had_before() -> None:
         ("x", memory, None),
     ):
         assert of.amount_before([("default", one) for one in pods], part) == amount
-
-
-def test_a_second_plugin_waits_for_the_first(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    stop, inside, leave = Event(), Event(), Event()
-
-    def second() -> None:
-        with instance_lock(tmp_path, stop) as only:
-            assert only
-            inside.set()
-            leave.wait()
-
-    with instance_lock(tmp_path, stop) as only:
-        assert only
-        thread = Thread(target=second)
-        thread.start()
-        wait_until(lambda: caplog.records, "a word about it")
-        assert not inside.is_set()
-    inside.wait(20)
-    leave.set()
-    thread.join()
-    assert inside.is_set()
-    assert caplog.messages == ["another device plugin runs here; waiting for its end"]
 
 
 def test_a_second_plugin_can_be_stopped(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from deviceplugin.dra import driver, slices, sockets
+from deviceplugin.dra import driver, slices
 from gpushare.cards.source import FoundCard
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.names import DRA_DRIVER
@@ -42,6 +42,12 @@ def device_of(card: int) -> str:
     return name_device(UUIDS[card])
 
 
+def result(card: int, **how: Any) -> Json:
+    """What an allocation has of a card."""
+    found: Json = allocation_json(device_of(card), **how)["devices"]["results"][0]
+    return found
+
+
 class DraNode(NodeFixture):
     """The plugin with DRA on, over stand-ins; ``kubelet_*`` is what kubelet does."""
 
@@ -60,8 +66,7 @@ class DraNode(NodeFixture):
         for module, name in (
             (driver, "_AGAIN_S"),
             (driver, "_LOOK_S"),
-            (sockets, "_LOOK_S"),
-            (sockets, "_GRACE_S"),
+            (driver, "_GRACE_S"),
             (driver, "_HEALTH_LOOK_S"),
             (slices, "_LOOK_S"),
         ):

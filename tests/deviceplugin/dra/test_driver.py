@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 from deviceplugin.dra import driver
+from deviceplugin.dra.driver import _Server
 from deviceplugin.dra.prepared import PreparedResourceClaims
-from deviceplugin.dra.sockets import _Server
 from deviceplugin.kubelet.registration import identify_socket
 from gpushare.cards.source import FoundCards
 from gpushare.kube.cluster import Kind, ListPage

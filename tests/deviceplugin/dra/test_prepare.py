@@ -26,6 +26,7 @@ from tests.deviceplugin.dra.dra_fixture import (
     edits_of,
     env_of,
     host_path,
+    result,
 )
 from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card, prefers
 from tests.testbed.waiting import wait_until
@@ -124,24 +125,10 @@ def test_without_nvidias_specification(tmp_path: Path) -> None:
         assert "/dev/nvidia0" in {one["path"] for one in nodes}
 
 
-def test_device_nodes_that_the_host_has(tmp_path: Path) -> None:
-    """The runtime starts no container with one that does not exist."""
-    (tmp_path / "root/dev").mkdir(parents=True)
-    (tmp_path / "root/dev/nvidiactl").touch()
-    settings = {"inject": "nodes", "host_root": tmp_path / "root"}
-    with DraNode(tmp_path, found_card(0), settings=settings) as node:
-        claim = node.claim("c")
-        node.prepare(claim)
-        nodes = edits_of(node.specification(claim))["deviceNodes"]
-        assert {one["path"] for one in nodes} == {"/dev/nvidia0", "/dev/nvidiactl"}
-
-
 def test_two_requests_of_one_claim(node: DraNode) -> None:
     """Each has its own device of ours; an alternative counts as its request."""
     results = [
-        allocation_json(device_of(card), units=4, request=request)["devices"][
-            "results"
-        ][0]
+        result(card, units=4, request=request)
         for card, request in ((0, "left"), (1, "right/small"))
     ]
     claim = node.claim_with("c", {"devices": {"results": results}})
@@ -156,10 +143,7 @@ def test_two_requests_of_one_claim(node: DraNode) -> None:
 
 def test_one_request_of_two_cards(node: DraNode) -> None:
     """What brings both is told once, else it would be injected twice."""
-    results = [
-        allocation_json(device_of(card), units=29, cores=100)["devices"]["results"][0]
-        for card in (0, 1)
-    ]
+    results = [result(card, units=29, cores=100) for card in (0, 1)]
     # A specification of one of them does not do.
     specify(node, 0)
     claim = node.claim_with("c", {"devices": {"results": results}})
@@ -187,10 +171,7 @@ def test_refused(node: DraNode, how: dict[str, object], why: str) -> None:
 
 def two_results(units: int) -> list[Json]:
     """Two requests, ``left`` and ``right``, on one card."""
-    return [
-        allocation_json(device_of(0), units=units, request=one)["devices"]["results"][0]
-        for one in ("left", "right")
-    ]
+    return [result(0, units=units, request=one) for one in ("left", "right")]
 
 
 def test_requests_on_one_card_need_room_together(node: DraNode) -> None:
@@ -216,7 +197,7 @@ def test_refused_claims(node: DraNode) -> None:
 def test_admin_access_is_refused(node: DraNode) -> None:
     """Also beside a part of a card: its container would start without a card."""
     allocation = allocation_json(device_of(0))
-    looks = allocation_json(device_of(1), request="look")["devices"]["results"][0]
+    looks = result(1, request="look")
     allocation["devices"]["results"].append(looks | {"adminAccess": True})
     claim = node.claim_with("c", allocation)
     said = node.prepare_one(claim).error
@@ -260,8 +241,7 @@ def test_classic_pods_see_prepared_claims(node: DraNode) -> None:
     prefers(node, UUIDS[0])
     pod = node.bind("forced", 10, 10, card=None)
     node.admit(pod)
-    with pytest.raises(CannotStartYetError, match="9 units"):
-        node.devices.start(pod["metadata"]["uid"], "main")
+    node.waits(pod, "9 units")
 
 
 def test_planned_pods_wait_for_prepared_claims(node: DraNode) -> None:
@@ -283,8 +263,7 @@ def test_planned_pods_wait_for_prepared_claims(node: DraNode) -> None:
     wait_until(lambda: not node.prepare_one(tiny).error, "room for it")
     late = node.bind("late", 9, 10)
     node.admit(late)
-    with pytest.raises(CannotStartYetError, match="has 8 units"):
-        node.devices.start(late["metadata"]["uid"], "main")
+    node.waits(late, "has 8 units")
 
 
 def test_parts_of_one_card_wait_together_for_claims(node: DraNode) -> None:
@@ -509,6 +488,7 @@ def test_a_restart_knows_the_claims(node: DraNode) -> None:
     node.kubelet_finds()
     assert env_of(node.specification(claim))["VCUDA_MEMORY_LIMIT_MIB"] == "5120"
     assert charges(node) == {claim["metadata"]["uid"]}
+    assert not node.occupancy.is_idle()
     assert "9 units" in node.prepare_one(node.claim("d", units=10)).error
     assert node.prepare_one(claim) == first
     node.unprepare(claim)
@@ -538,16 +518,3 @@ def test_files_that_cannot_be_written(node: DraNode) -> None:
     assert charges(node) == set()
     blocked.rmdir()
     assert not node.prepare_one(claim).error
-
-
-def test_uids_are_those_of_claims(node: DraNode) -> None:
-    """A claim is charged like a pod, by its own UID."""
-    claim = node.claim("c", units=3, cores=4)
-    node.prepare(claim)
-    occupancy = node.occupancy
-    cards = node.serving.parts.offer.cards
-    charged = occupancy.charged(occupancy.as_allocated(), cards)
-    assert charged.charged == {UUIDS[0]: (4, 3)}
-    (held,) = charged.placements.values()
-    assert held.pod.uid == claim["metadata"]["uid"]
-    assert not occupancy.is_idle()

@@ -7,10 +7,9 @@ import pytest
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
-from gpusharectl.demo.devices import CannotStartYetError
-from tests.builders import allocation_json, container_json, pod_json, with_claims
+from tests.builders import container_json, pod_json, with_claims
 from tests.deviceplugin.allocation.test_isolation import prepare as with_limits
-from tests.deviceplugin.dra.dra_fixture import DraNode, device_of, env_of, host_path
+from tests.deviceplugin.dra.dra_fixture import DraNode, env_of, host_path, result
 from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card
 from tests.machine import needs
 
@@ -90,9 +89,7 @@ def test_a_limit_is_for_one_card(tmp_path: Path, first: tuple[int, int]) -> None
     settings = with_limits(tmp_path)
     with DraNode(tmp_path, found_card(0), found_card(1), settings=settings) as node:
         results = [
-            allocation_json(device_of(card), units=units, cores=cores)["devices"][
-                "results"
-            ][0]
+            result(card, units=units, cores=cores)
             for card, (units, cores) in enumerate((first, (5, 10)))
         ]
         claim = node.claim_with("c", {"devices": {"results": results}})
@@ -140,7 +137,6 @@ def test_classic_pods_wait_for_limits_of_claims(tmp_path: Path) -> None:
         assert not any(one.error for one in node.prepare(*claims).values())
         pod = node.bind("classic", 4, 1)
         node.admit(pod)
-        with pytest.raises(CannotStartYetError, match="hard limits of containers"):
-            node.devices.start(pod["metadata"]["uid"], "main")
+        node.waits(pod, "hard limits of containers")
         node.unprepare(claims[0])
-        node.devices.start(pod["metadata"]["uid"], "main")
+        node.start_one(pod)

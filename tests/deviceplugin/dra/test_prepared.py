@@ -9,8 +9,11 @@ from deviceplugin.allocation.response import REGION
 from deviceplugin.dra import prepared
 from deviceplugin.dra.prepared import PreparedResourceClaims, RequestFiles
 from gpushare.domain.model import CardUUID
-from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
-from gpushare.kubelet.hard_limit import HardLimit
+from gpushare.kubelet.claim_records import (
+    HardLimit,
+    PreparedDevice,
+    PreparedResourceClaim,
+)
 from tests.builders import card, node, placement
 from tests.deviceplugin.node_fixture import NODE, UUIDS
 

@@ -71,10 +71,3 @@ def test_each_process_is_on_its_own_instance(cut: Watch) -> None:
     assert [one.pid for one in told[CardUUID(TWO.uuid)].processes] == [13]
     assert told[CardUUID(ONE.uuid)].sm_source is SmSource.NONE
     assert CardUUID(H100.uuid) not in told
-
-
-def test_a_fault_is_the_instances(cut: Watch) -> None:
-    cut.driver.xid(TWO.uuid, 43)
-    event = cut.telemetry.wait_for_event(1.0)
-    assert event is not None
-    assert (event.uuid, event.xid) == (TWO.uuid, 43)

@@ -1,13 +1,12 @@
 """NVIDIA's cards at work when they are lost, hang, or lose their driver."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from exporter.telemetry import fields as f
 from exporter.telemetry.nvml import NvmlTelemetry
-from gpushare.cards.source import NoCardsYet
 from tests.gpushare.cards.nvml_fixture import (
     CARD,
     OTHER,
@@ -64,23 +63,6 @@ def test_a_lost_card_fails_alone(
     assert failures(two.telemetry, group) == {CARD.uuid: "", OTHER.uuid: ""}
 
 
-@pytest.mark.parametrize("group", [f.UTILIZATION, f.PROCESSES, f.PROFILING])
-def test_a_hung_card_fails_alone(hasty: Watch, group: str) -> None:
-    wait_found(hasty.telemetry, 2)
-
-    def come_to(failure: str) -> None:
-        wanted = {CARD.uuid: failure, OTHER.uuid: ""}
-        wait_until(
-            lambda: failures(hasty.telemetry, group), failure, accept=wanted.__eq__
-        )
-
-    hasty.driver.hang(CARD.uuid)
-    for _ in range(2):
-        come_to(HANGS)
-    hasty.driver.let_go()
-    come_to("")
-
-
 def test_a_group_that_hangs_leaves_the_others(hasty: Watch) -> None:
     """The same card still tells of its memory and of its processes."""
     wait_found(hasty.telemetry, 2)
@@ -104,23 +86,6 @@ def test_the_driver_is_opened_where_need_be(two: Watch) -> None:
     two.driver.hang("*", "Init")
     for group in GROUPS:
         assert failures(two.telemetry, group) == {CARD.uuid: "", OTHER.uuid: ""}
-
-
-def read(telemetry: NvmlTelemetry) -> object:
-    return telemetry.read(f.UTILIZATION, [f.GPU_UTIL])
-
-
-@pytest.mark.parametrize("ask", [read, NvmlTelemetry.cards, NvmlTelemetry.processes])
-def test_a_driver_that_goes_is_found_again(
-    two: Watch, ask: Callable[[NvmlTelemetry], object]
-) -> None:
-    """Whatever is asked first says why there is nothing; loaded anew it is told of."""
-    for _ in range(2):
-        two.driver.unload()
-        with pytest.raises(NoCardsYet, match="NVIDIA's driver is not loaded"):
-            ask(two.telemetry)
-        two.driver.load()
-        ask(two.telemetry)
 
 
 def test_the_drivers_version_is_told(two: Watch) -> None:
