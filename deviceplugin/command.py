@@ -13,9 +13,8 @@ from deviceplugin.serve import serve_kubelet
 from deviceplugin.settings import DevicePluginSettings
 from gpushare import process
 from gpushare.cards.combined import CombinedCards
-from gpushare.cards.deadline import DeadlineCalls
 from gpushare.cards.node_settings import inventory_source, simulated_source
-from gpushare.cards.nvml_cards import DEADLINE_S, DriverLimits, NvmlCards
+from gpushare.cards.nvml_cards import NvmlCards
 
 
 @click.group()
@@ -37,8 +36,7 @@ def serve(*, bitfusion_quota: bool) -> None:
     settings, complaints = DevicePluginSettings.read(os.environ)
     if bitfusion_quota:
         settings = replace(settings, bitfusion_quota=True)
-    calls = DeadlineCalls(DEADLINE_S)
-    nvml = NvmlCards(calls=calls, root=settings.host_root, with_links=True)
+    nvml = NvmlCards(root=settings.host_root, with_links=True)
     sources = simulated_source(settings, complaints) or [nvml]
     sources += inventory_source(settings, complaints)
     cluster = process.connect_api_server(settings.kubeconfig, complaints)
@@ -53,9 +51,7 @@ def serve(*, bitfusion_quota: bool) -> None:
     # Also a single source: combined, cards that were found once stay listed.
     source = CombinedCards(sources)
     stop = process.begin_process(settings.log_level, settings.log_format)
-    process.end_process(
-        serve_kubelet(settings, source, cluster, stop, DriverLimits(calls))
-    )
+    process.end_process(serve_kubelet(settings, source, cluster, stop, nvml))
 
 
 @main.command()

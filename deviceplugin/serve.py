@@ -29,7 +29,7 @@ from deviceplugin.allocation.records import AllocationRecords
 from deviceplugin.allocation.reporter import Reporter
 from deviceplugin.allocation.response import LIBRARY
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
-from deviceplugin.cards.health import Health, HealthFile
+from deviceplugin.cards.health import Health
 from deviceplugin.dra.checks import ResourceClaimChecks
 from deviceplugin.dra.driver import DraDriver, DraPlugin
 from deviceplugin.dra.prepare import ResourceClaimPreparer
@@ -46,7 +46,7 @@ from deviceplugin.metrics import PluginMetrics
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.startup_taint import StartupTaint
 from deviceplugin.watcher import CollidingCardsError, Watcher
-from gpushare.cards.nvml_cards import DriverLimits
+from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.cards.source import CardSource, DriverLost
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.reflector import Reflector
@@ -157,7 +157,7 @@ def assemble_plugin(
     """
     on_node = NodeLibrary(settings.state_dir / "preload", library)
     shared = _SharedParts.of(settings, cluster, registry)
-    setup = _card_setup(shared, limits or DriverLimits(), on_node)
+    setup = _card_setup(shared, limits or NvmlCards(), on_node)
     parts = AllocationParts(
         shared.offer,
         DeviceChooser(shared.occupancy, shared.recorder),
@@ -271,14 +271,10 @@ def _prestart(shared: _SharedParts, setup: CardSetup) -> PreStart:
 def _watcher(shared: _SharedParts, source: CardSource, setup: CardSetup) -> Watcher:
     """Make what watches the cards, with the faults of before."""
     settings = shared.settings
-    health = Health(settings.harmless_xids)
-    file = HealthFile(settings.state_dir / "health.json")
-    file.load(health)
     return Watcher(
         source,
         shared.offer,
-        health,
-        file,
+        Health(settings.harmless_xids, settings.state_dir / "health.json"),
         shared.node,
         setup,
         shared.metrics,

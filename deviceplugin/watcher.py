@@ -9,7 +9,7 @@ from typing import Any
 from deviceplugin.allocation.injection import CardSetup
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.cards.devices import Cards, colliding_cards
-from deviceplugin.cards.health import Health, HealthFile
+from deviceplugin.cards.health import Health
 from deviceplugin.metrics import PluginMetrics
 from gpushare.cards.source import CardSource, DriverLost, NoCardsYet
 from gpushare.domain.model import CardUUID
@@ -34,7 +34,6 @@ class Watcher:
     source: CardSource
     offer: Offer
     health: Health
-    file: HealthFile
     node: OwnNode
     setup: CardSetup
     metrics: PluginMetrics
@@ -167,7 +166,7 @@ class Watcher:
 
     def _publish(self) -> None:
         self.offer.set_sick({**self._held_back(), **self.health.sick()})
-        self.file.save(self.health)
+        self.health.save()
         sick = self.offer.sick()
         for uuid in self._log_cards("card is sick", sick, self._holders):
             logger.info("card is healthy again", extra={"card": uuid})

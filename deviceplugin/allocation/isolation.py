@@ -104,13 +104,13 @@ def why_not_driver(node: NodeLimitSupport, card: CardLimitSupport) -> str:
 
 
 class LimitsSource(Protocol):
-    """The driver, as far as it tells of limits; ``DriverLimits`` is the real one."""
+    """The driver, as far as it tells of limits; ``NvmlCards`` is the real one."""
 
-    def version(self) -> str:
+    def driver_version(self) -> str:
         """Return the driver's version; empty if it does not answer."""
         ...
 
-    def refused(self, uuids: Iterable[CardUUID]) -> Mapping[CardUUID, str]:
+    def why_no_limits(self, uuids: Iterable[CardUUID]) -> Mapping[CardUUID, str]:
         """Return why the driver limits no memory on each card; empty where it does."""
         ...
 
@@ -155,9 +155,9 @@ class TierChecks:
         """Look at the node and at these cards now."""
         # The file is in every group of v2, and in none of v1.
         cgroup2 = (self.root / "sys/fs/cgroup/cgroup.controllers").exists()
-        node = NodeLimitSupport(self.driver.version(), cgroup2, self.injection())
+        node = NodeLimitSupport(self.driver.driver_version(), cgroup2, self.injection())
         uuids = [card.uuid for card in cards if card.known_to_driver]
-        refused = self.driver.refused(uuids)
+        refused = self.driver.why_no_limits(uuids)
         hooks = specified(self.folders)
         return node, [
             CardLimitSupport(

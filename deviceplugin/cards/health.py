@@ -30,16 +30,22 @@ _VERSION = 1
 class Health:
     """The faults and failures of all cards. Any thread may call.
 
-    ``harmless`` are further XIDs that leave a card well.
+    ``harmless`` are further XIDs that leave a card well. ``file`` keeps the faults over
+    a restart; an error with it is only logged.
     """
 
-    def __init__(self, harmless: Iterable[int] = ()) -> None:
+    def __init__(self, harmless: Iterable[int] = (), file: Path | None = None) -> None:
         self._harmless = frozenset(PROGRAM_XIDS) | frozenset(harmless)
         self._lock = threading.Lock()
         self._known: frozenset[CardUUID] = frozenset()
         self._load = ""
         self._faults: dict[CardUUID | None, dict[int, str]] = {}
         self._failures: dict[CardUUID, _Failure] = {}
+        self._file = file
+        self._saving = threading.Lock()
+        self._saved = ""
+        if file is not None:
+            self._load_file(file)
 
     def set_known(self, uuids: Iterable[CardUUID]) -> None:
         """Set the driver's cards; a fault without a card makes all of them sick."""
@@ -98,6 +104,27 @@ class Health:
                     reasons.setdefault(uuid, []).append(_fault_text(xids))
         return {uuid: "; ".join(parts) for uuid, parts in sorted(reasons.items())}
 
+    def save(self) -> None:
+        """Write the faults if they changed."""
+        if self._file is None:
+            return
+        # The lock is taken before the state is read, so that no older one is written
+        # last.
+        with self._saving:
+            text = self.state()
+            if text == self._saved:
+                return
+            try:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(self._file, text, synced=True)
+                self._saved = text
+            except OSError as error:
+                why = (
+                    f"{self._file}: {error.strerror}; after a restart the faults are "
+                    "forgotten"
+                )
+                logger.warning("health cannot be saved", extra={"because": why})
+
     def state(self) -> str:
         """Return the faults as JSON; the same text while they are unchanged."""
         with self._lock:
@@ -122,6 +149,15 @@ class Health:
             self._faults = faults
             self._forget_outlived()
 
+    def _load_file(self, file: Path) -> None:
+        try:
+            self.restore(file.read_bytes())
+        except FileNotFoundError:
+            return
+        except (OSError, Malformed) as error:
+            complaint = f"{file}: {error}; faults from before are forgotten"
+            logger.warning("health cannot be restored", extra={"because": complaint})
+
     def _spread(self, xid: int, load: str) -> None:
         for uuid in self._known or {None}:
             self._faults.setdefault(uuid, {})[xid] = load
@@ -136,44 +172,6 @@ class Health:
                 self._faults[uuid] = kept
             else:
                 del self._faults[uuid]
-
-
-class HealthFile:
-    """Keeps the faults over a restart; an error with the file is only logged."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._saved = ""
-
-    def load(self, health: Health) -> None:
-        """Restore the faults; ``health`` is unchanged if the file is not valid."""
-        try:
-            health.restore(self._path.read_bytes())
-        except FileNotFoundError:
-            return
-        except (OSError, Malformed) as error:
-            complaint = f"{self._path}: {error}; faults from before are forgotten"
-            logger.warning("health cannot be restored", extra={"because": complaint})
-
-    def save(self, health: Health) -> None:
-        """Write the faults if they changed."""
-        # The lock is taken before the state is read, so that no older one is written
-        # last.
-        with self._lock:
-            text = health.state()
-            if text == self._saved:
-                return
-            try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(self._path, text, synced=True)
-                self._saved = text
-            except OSError as error:
-                why = (
-                    f"{self._path}: {error.strerror}; after a restart the faults are "
-                    "forgotten"
-                )
-                logger.warning("health cannot be saved", extra={"because": why})
 
 
 @dataclass(slots=True)

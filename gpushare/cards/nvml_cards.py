@@ -51,25 +51,22 @@ class NvmlCards:
     """A ``CardSource`` over NVML.
 
     ``deadline_s`` is how long one card, or the driver, may take for one answer.
-    ``calls`` are made in its place, with their own deadline: who else asks this driver
-    shares them, because the driver is closed only when none is made. ``root`` is where
-    the host's ``/proc`` and ``/sys`` are found. ``clock`` returns monotonic seconds.
-    The GPU of a Jetson is left out, or has ``host_memory_mib`` if that is given:
-    programs everywhere on the node use that memory, so it can be measured and not
-    shared. ``with_links``: it tells how the cards are joined, too.
+    ``root`` is where the host's ``/proc`` and ``/sys`` are found. ``clock`` returns
+    monotonic seconds. The GPU of a Jetson is left out, or has ``host_memory_mib`` if
+    that is given: programs everywhere on the node use that memory, so it can be
+    measured and not shared. ``with_links``: it tells how the cards are joined, too.
     """
 
     def __init__(
         self,
         *,
         deadline_s: float = DEADLINE_S,
-        calls: DeadlineCalls | None = None,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
         host_memory_mib: int = 0,
         with_links: bool = False,
     ) -> None:
-        self._calls = calls or DeadlineCalls(deadline_s)
+        self._calls = DeadlineCalls(deadline_s)
         self._links = CardLinks(self._calls) if with_links else None
         self._root = root
         self._host_memory_mib = host_memory_mib
@@ -152,6 +149,16 @@ class NvmlCards:
             return self._calls.make_one("version", nvml.version)
         except (nvml.NoDriver, DeadlineExceeded):
             return ""
+
+    def why_no_limits(self, uuids: Iterable[CardUUID]) -> Mapping[CardUUID, str]:
+        """Return why the driver cannot limit memory on each card; empty where it can.
+
+        A card that does not answer cannot have limits either.
+        """
+        answers = self._calls.make_all(
+            {("limits", uuid): partial(nvml.why_no_limits, uuid) for uuid in uuids}
+        )
+        return {uuid: str(answer) for (_, uuid), answer in answers.items()}
 
     def integrated(self) -> FoundCard | None:
         """Return the GPU of a Jetson as the last look found it; None elsewhere."""
@@ -371,30 +378,3 @@ def _reading(card: FoundCard, answer: int | Exception | None) -> CardReading:
     return CardReading(
         card.uuid, None if answer is None else min(answer, card.memory_mib)
     )
-
-
-class DriverLimits:
-    """Asks the driver that a ``NvmlCards`` of this process has opened.
-
-    ``calls`` are those of that one, which closes the driver only when none is made.
-    """
-
-    def __init__(self, calls: DeadlineCalls | None = None) -> None:
-        self._calls = calls or DeadlineCalls(DEADLINE_S)
-
-    def version(self) -> str:
-        """Return the driver's version; empty if it does not answer."""
-        try:
-            return self._calls.make_one("version", nvml.version)
-        except (nvml.NoDriver, DeadlineExceeded):
-            return ""
-
-    def refused(self, uuids: Iterable[CardUUID]) -> Mapping[CardUUID, str]:
-        """Return why the driver cannot limit memory on each card; empty where it can.
-
-        A card that does not answer cannot have limits either.
-        """
-        answers = self._calls.make_all(
-            {uuid: partial(nvml.why_no_limits, uuid) for uuid in uuids}
-        )
-        return {uuid: str(answer) for uuid, answer in answers.items()}

@@ -113,10 +113,10 @@ class ScriptedLimits:
         self.driver = "615.38.02"
         self.why: dict[CardUUID, str] = {}
 
-    def version(self) -> str:
+    def driver_version(self) -> str:
         return self.driver
 
-    def refused(self, uuids: Iterable[CardUUID]) -> Mapping[CardUUID, str]:
+    def why_no_limits(self, uuids: Iterable[CardUUID]) -> Mapping[CardUUID, str]:
         return {uuid: self.why.get(uuid, "") for uuid in uuids}
 
 

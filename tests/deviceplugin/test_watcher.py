@@ -21,7 +21,7 @@ from deviceplugin.allocation.isolation import (
 from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.response import CDI_KIND
 from deviceplugin.cards.advertised import Offer, OwnNode
-from deviceplugin.cards.health import Health, HealthFile
+from deviceplugin.cards.health import Health
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.settings import InjectionChoice
 from deviceplugin.watcher import CollidingCardsError, Watcher
@@ -67,10 +67,8 @@ class WatcherFixture:
     def __post_init__(self) -> None:
         self.node = OwnNode(self.cluster, NODE)
         self.cluster.create(Kind.NODES, node_json(NODE) | {"status": READS_CDI})
-        self.health = Health()
-        file = HealthFile(self.folder / "health.json")
-        file.load(self.health)
-        cards = CombinedCards([self.source]), self.offer, self.health, file
+        self.health = Health(file=self.folder / "health.json")
+        cards = CombinedCards([self.source]), self.offer, self.health
         folders = [self.folder / "cdi"]
         chooser = InjectionChooser(self.inject, folders, self.node.status)
         library = NodeLibrary(self.folder / "preload", self.folder / "lib")

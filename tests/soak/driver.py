@@ -16,8 +16,7 @@ from random import Random
 from threading import Event, Thread
 from typing import Self
 
-from gpushare.cards.deadline import DeadlineCalls
-from gpushare.cards.nvml_cards import DriverLimits, NvmlCards
+from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.cards.source import NoCardsYet
 from gpushare.domain.model import CardUUID
 from tests.machine import sanitizer
@@ -37,10 +36,8 @@ class Users:
     """What asks the driver, each in a thread of its own: as the two processes do."""
 
     def __init__(self) -> None:
-        calls = DeadlineCalls(DEADLINE_S)
         # The clock stands: what the driver refuses for long would end the process.
-        self.source = NvmlCards(calls=calls, clock=lambda: 0.0)
-        self.limits = DriverLimits(calls)
+        self.source = NvmlCards(deadline_s=DEADLINE_S, clock=lambda: 0.0)
         self.faults: list[str | None] = []
         self._stop = Event()
         tasks = (self.source.cards, self.source.readings, self._watch, self._limits)
@@ -68,7 +65,7 @@ class Users:
 
     def _limits(self) -> None:
         self.source.driver_version()
-        self.limits.refused(CardUUID(card.uuid) for card in CARDS)
+        self.source.why_no_limits(CardUUID(card.uuid) for card in CARDS)
 
     def has_all(self) -> bool:
         """Return whether each card answers, and nothing is left of what befell it."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.health import Health, HealthFile
+from deviceplugin.cards.health import Health
 from gpushare.cards.source import CardReading, XidEvent
 from gpushare.domain.model import CardUUID
 from gpushare.kube.cluster import Json
@@ -16,12 +16,16 @@ LOST = "the driver has lost it"
 TOLD_79 = "XID 79, until the driver is loaded again or an operator clears it"
 
 
-@pytest.fixture
-def health() -> Health:
-    found = Health(harmless=[999])
+def kept_in(file: Path | None) -> Health:
+    found = Health([999], file)
     found.set_known([ONE, TWO])
     found.set_driver_load("first")
     return found
+
+
+@pytest.fixture
+def health() -> Health:
+    return kept_in(None)
 
 
 def read(health: Health, *failures: str, uuid: CardUUID = ONE) -> list[bool]:
@@ -107,20 +111,18 @@ def test_a_fault_of_no_card_waits_for_cards() -> None:
     assert after.sick() == {ONE: TOLD_79}
 
 
-def test_faults_survive_a_restart(health: Health, tmp_path: Path) -> None:
+def test_faults_survive_a_restart(tmp_path: Path) -> None:
     """Failures do not: the next reading tells. Only a change is written."""
     path = tmp_path / "folder" / "health.json"
-    kept = HealthFile(path)
+    health = kept_in(path)
     health.record_fault(XidEvent(ONE, 79))
     read(health, LOST, uuid=TWO)
-    kept.save(health)
-    after = Health()
-    HealthFile(path).load(after)
+    health.save()
+    after = Health(file=path)
     assert after.sick() == {ONE: TOLD_79}
     assert after.state() == health.state()
     path.unlink()
-    kept.save(health)
-    HealthFile(path).load(after)
+    health.save()
     assert not path.exists()
     after.set_driver_load("first")
     assert after.sick() == {ONE: TOLD_79}
@@ -147,33 +149,31 @@ def fault(**fields: object) -> Json:
     ],
 )
 def test_a_broken_file_is_said_and_changes_nothing(
-    text: str, health: Health, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "health.json"
     path.write_text(text)
-    health.record_fault(XidEvent(TWO, 79))
-    kept = HealthFile(path)
-    kept.load(health)
+    health = kept_in(path)
     [record] = caplog.records
     assert record.message == "health cannot be restored"
     assert record.because.startswith(f"{path}: health")  # type: ignore[attr-defined]
+    health.record_fault(XidEvent(TWO, 79))
     assert list(health.sick()) == [TWO]
-    kept.save(health)
+    health.save()
     assert path.read_text() == health.state()
 
 
 @pytest.mark.parametrize("name", ["health.json", ".health.json.part"])
 def test_a_file_that_cannot_be_written_stops_nobody(
-    name: str, health: Health, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / name).mkdir()
-    kept = HealthFile(tmp_path / "health.json")
-    kept.load(health)
+    health = kept_in(tmp_path / "health.json")
     caplog.clear()
     for _ in range(2):
-        kept.save(health)
+        health.save()
     assert caplog.messages == ["health cannot be saved"] * 2
     shutil.rmtree(tmp_path / name)
     (tmp_path / ".health.json.part").unlink(missing_ok=True)
-    kept.save(health)
+    health.save()
     assert (tmp_path / "health.json").read_text() == health.state()

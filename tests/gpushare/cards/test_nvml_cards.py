@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from gpushare.cards import nvml
-from gpushare.cards.nvml_cards import DriverLimits, NvmlCards
+from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.cards.source import (
     CardReading,
     DriverLost,
@@ -127,7 +127,7 @@ def test_each_loading_has_its_name(tmp_path: Path) -> None:
 
 ALONE = """
 from gpushare.cards.source import NoCardsYet
-from gpushare.cards.nvml_cards import DriverLimits, NvmlCards
+from gpushare.cards.nvml_cards import NvmlCards
 try:
     print([card.uuid for card in NvmlCards().cards().cards])
 except NoCardsYet as error:
@@ -481,13 +481,12 @@ def test_a_driver_with_limits(tmp_path: Path) -> None:
     mig = stub_card(2, mig=True)
     with pair(tmp_path, P4, TITAN, mig) as (driver, source):
         source.cards()
-        driver.set_version("615.38.02")
-        limits, third = DriverLimits(), CardUUID(mig.uuid)
-        assert limits.version() == "615.38.02"
-        assert limits.refused([ONE, third]) == {ONE: "", third: "it is in MIG mode"}
+        third = CardUUID(mig.uuid)
+        told = source.why_no_limits([ONE, third])
+        assert told == {ONE: "", third: "it is in MIG mode"}
         driver.fail(TITAN.uuid, "DeviceGetMemoryLimits", NOT_SUPPORTED)
         driver.lose(P4.uuid)
-        told = limits.refused([ONE, TWO])
+        told = source.why_no_limits([ONE, TWO])
         assert "GPU is lost" in told[ONE]
         assert told[TWO].startswith("NVML answers for its memory limits: ")
 
@@ -497,7 +496,6 @@ def test_a_driver_without_them(tmp_path: Path, *, opened: bool) -> None:
     with pair(tmp_path, P4, old=True) as (_, source):
         if opened:
             source.cards()
-        limits = DriverLimits()
-        assert bool(limits.version()) == opened
+        assert bool(source.driver_version()) == opened
         why = "the driver's NVML has no memory limits" if opened else "unloaded"
-        assert why in limits.refused([ONE])[ONE]
+        assert why in source.why_no_limits([ONE])[ONE]
