@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any, Self, cast
@@ -208,6 +209,12 @@ class NodeFixture:
         self.stop.set()
         for thread in self._threads:
             thread.join(20)
+
+    def restart(self, **settings: Any) -> None:
+        """End the plugin and start another one, with other settings."""
+        self.end()
+        self.settings = replace(self.settings, **settings)
+        self.start()
 
     def wait_registered(self) -> None:
         there = self.devices.allocatable

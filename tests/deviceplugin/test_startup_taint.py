@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
@@ -146,7 +145,5 @@ def test_a_plugin_that_is_told_to_removes_it(tmp_path: Path) -> None:
             taint(node.cluster, OURS, THEIRS)
             count(node.cluster, capacity)
             wait_until(lambda: taints(node.cluster) == [THEIRS], "the taint to go")
-        node.end()
-        node.settings = replace(node.settings, startup_taint=False)
-        node.start()
+        node.restart(startup_taint=False)
         assert node.serving.startup_taint is None

@@ -321,8 +321,7 @@ def test_the_state_folder_is_full(small_disk: Path, tmp_path: Path) -> None:
             node.devices.start(uid, container)
             assert inside(given[container])["container"] == container
             assert inside(given[container])["cards"][0]["units"] == units
-        node.end()
-        node.start()
+        node.restart()
         assert node.occupancy.has_allocation(uid)
 
 

@@ -143,9 +143,7 @@ def test_the_one_too_many_waits_until_another_ends(node: NodeFixture) -> None:
     node.admit(third)
     node.waits(third, "would be 7936 MiB, and the card")
     # What was given is kept over a restart, also of other settings.
-    node.end()
-    node.settings = replace(node.settings, isolation_overhead_mib=0)
-    node.start()
+    node.restart(isolation_overhead_mib=0)
     node.waits(third, "would be 7936 MiB")
     node.end_pod("a")
     node.wait_gone("a")

@@ -7,9 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -189,13 +187,6 @@ def limit_of(mib: int) -> str:
     return f"vcuda-limits 1\ncard {UUIDS[0]} {mib}\n"
 
 
-def restart(node: NodeFixture, **settings: Any) -> None:
-    """Restart the plugin, with other settings."""
-    node.end()
-    node.settings = replace(node.settings, **settings)
-    node.start()
-
-
 PODS: Mapping[str, tuple[int | None, int | None]] = {
     "memory": (4, None),
     "both": (4, 1),
@@ -295,7 +286,7 @@ def test_a_restart_between_allocation_and_start(node: NodeFixture) -> None:
     pod = node.bind("a", 4, 1)
     given = node.admit(pod)["main"]
     assert not region(given).exists()
-    restart(node)
+    node.restart()
     node.start_one(pod)
     assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
 
@@ -308,7 +299,7 @@ def test_another_tier_leaves_containers_as_they_are(
     pod = node.bind("a", 4, 1)
     given = node.run(pod)["main"]
     region(given).write_text("counted")
-    restart(node, isolation=tier, inject="cdi", isolation_overhead_mib=0)
+    node.restart(isolation=tier, inject="cdi", isolation_overhead_mib=0)
     node.serving.parts.setup.library.library.unlink()
     node.start_one(pod)
     assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
@@ -319,7 +310,7 @@ def test_another_tier_leaves_containers_as_they_are(
     assert mounts(node, other) == {}
     assert inside(other)["isolation"] == tier
     # And back: each is restarted with what it was given.
-    restart(node, isolation="preload", inject="env")
+    node.restart(isolation="preload", inject="env")
     for name in ("a", "b"):
         node.devices.start(node.pod(name)["metadata"]["uid"], "main")
     assert [inside(one)["isolation"] for one in (given, other)] == ["preload", tier]
@@ -493,7 +484,7 @@ def test_a_container_whose_files_were_lost_starts_with_its_limit(
 def test_lost_files_bring_no_limit_that_the_container_has_not(
     node: NodeFixture, tier: Tier, annotated: str, amount: tuple[int, int]
 ) -> None:
-    restart(node, isolation=tier)
+    node.restart(isolation=tier)
     pod = node.bind("a", *amount, annotations={names.ISOLATION: annotated})
     given = node.run(pod)["main"]
     lose_files(node)

@@ -143,8 +143,7 @@ def test_earlier_pods_of_a_name_are_swept(node: NodeFixture) -> None:
         node.end_pod("web-0")
     uid = comes(node, "web-0")
     assert len(sweep(node, after_s=600)) == 41
-    node.end()
-    node.start()
+    node.restart()
     node.wait_seen("web-0")
     assert sweep(node) == {uid}
     assert len(list((node.settings.state_dir / "containers").glob("*.json"))) == 4

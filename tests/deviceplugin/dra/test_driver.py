@@ -154,9 +154,7 @@ def test_an_older_driver_takes_nothing_of_a_newer_one(tmp_path: Path) -> None:
 
 
 def switch_off(node: DraNode) -> None:
-    node.end()
-    node.settings = replace(node.settings, dra=False)
-    node.start()
+    node.restart(dra=False)
 
 
 def test_claims_are_taken_back_while_dra_is_off(
@@ -187,8 +185,7 @@ def test_files_without_a_claim_are_removed_while_dra_is_off(node: DraNode) -> No
     switch_off(node)
     node.unprepare(claim)
     assert stale.exists()
-    node.end()
-    node.start()
+    node.restart()
     wait_until(lambda: not stale.exists(), "the file to go")
     assert other.exists()
 

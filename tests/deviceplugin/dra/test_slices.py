@@ -37,6 +37,7 @@ LONG = CardUUID("u" * 65)
 def node(tmp_path: Path) -> Iterator[DraNode]:
     """Two cards of 29 and 19 units."""
     with DraNode(tmp_path, found_card(0), found_card(1, 19)) as made:
+        wait_until(made.published, "devices")
         yield made
 
 
@@ -180,7 +181,6 @@ def test_many_cards_are_several_slices_of_one_pool() -> None:
 
 def test_the_slice_belongs_to_the_node(node: DraNode) -> None:
     """It goes with the node, as one that kubelet's own library writes."""
-    wait_until(node.published, "devices")
     [one] = node.slices()
     [owner] = one["metadata"]["ownerReferences"]
     uid = node.cluster.get(Kind.NODES, "", NODE)["metadata"]["uid"]
@@ -192,7 +192,6 @@ def test_the_slice_belongs_to_the_node(node: DraNode) -> None:
 
 def test_classic_pods_and_cordons_are_seen(node: DraNode) -> None:
     """Each change is published: it is waited for."""
-    wait_until(node.published, "devices")
     node.bind("classic", 10, 20, card=1)
     wait_until(
         lambda: [memory_of(one) for one in node.published()] == ["7424Mi", "2304Mi"],
@@ -206,7 +205,6 @@ def test_classic_pods_and_cordons_are_seen(node: DraNode) -> None:
 
 def test_prepared_claims_leave_the_value(node: DraNode) -> None:
     """kube-scheduler subtracts claims itself."""
-    wait_until(node.published, "devices")
     claim = node.claim("c", units=8)
     assert not node.prepare_one(claim).error
     node.serving.driver.publisher.publish()
@@ -215,7 +213,6 @@ def test_prepared_claims_leave_the_value(node: DraNode) -> None:
 
 def test_wiped_and_changed_slices_come_back(node: DraNode) -> None:
     """kubelet deletes them when it starts; each writing has a higher generation."""
-    wait_until(node.published, "devices")
     [before] = node.slices()
     node.cluster.delete(Kind.SLICES, "", before["metadata"]["name"])
     wait_until(node.slices, "the slice")
@@ -230,10 +227,8 @@ def test_wiped_and_changed_slices_come_back(node: DraNode) -> None:
 
 def test_a_restart_goes_on_with_the_generation(node: DraNode) -> None:
     """kube-scheduler heeds only the newest one of a pool."""
-    wait_until(node.published, "devices")
     [before] = node.slices()
-    node.end()
-    node.start()
+    node.restart()
     wait_until(
         lambda: generation(node.slices()[0]) > generation(before), "the next writing"
     )
@@ -243,7 +238,6 @@ def test_slices_come_back_when_the_api_server_fails_first(
     node: DraNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the cards are the same as in the last writing."""
-    wait_until(node.published, "devices")
     lists, failed = node.cluster.list_page, Event()
 
     def fail_once(kind: Kind, **how: Any) -> ListPage:
@@ -276,7 +270,6 @@ class Waits(Event):
 
 def test_slices_that_are_refused_are_written_ever_later(node: DraNode) -> None:
     """Twice as late each time, and 15 s at most; else each look would be a write."""
-    wait_until(node.published, "devices")
     publisher = node.serving.driver.publisher
     stop = Waits(15)
     node.cut_off()
@@ -289,7 +282,6 @@ def test_a_slice_that_claims_cannot_share_does_not_stay(
     node: DraNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the API server has restarted with its feature gate off."""
-    wait_until(node.published, "devices")
     create = node.cluster.create
 
     def create_unshared(kind: Kind, body: Json, **how: Any) -> Json:
@@ -319,7 +311,6 @@ def test_no_slice_before_kubelet_knows_the_driver(tmp_path: Path) -> None:
 
 
 def test_a_slice_too_many_is_removed(node: DraNode) -> None:
-    wait_until(node.published, "devices")
     [one] = node.slices()
     node.cluster.create(Kind.SLICES, {**one, "metadata": {"name": "other"}})
     wait_until(lambda: len(node.slices()) == 1, "the other slice to go")
@@ -327,7 +318,6 @@ def test_a_slice_too_many_is_removed(node: DraNode) -> None:
 
 
 def test_nothing_is_written_without_a_change(node: DraNode) -> None:
-    wait_until(node.published, "devices")
     publisher = node.serving.driver.publisher
     wait_until(lambda: not publisher._disturbed.is_set(), "the watch to be quiet")
     before = node.slices()

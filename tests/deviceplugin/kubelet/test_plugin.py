@@ -70,8 +70,7 @@ def test_a_card_that_vanishes_takes_none_along(node: NodeFixture) -> None:
     node.cards.found = FoundCards((found_card(1),))
     wait_until(node.devices.allocatable, "a", accept=lambda seen: seen[C] == 100)
     assert told(node) == before
-    node.end()
-    node.start()
+    node.restart()
     wait_until(node.devices.capacity, "one", accept=lambda seen: seen[C] == 100)
     wait_for(node.devices, 200)
     assert told(node) == before
