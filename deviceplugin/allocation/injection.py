@@ -29,7 +29,7 @@ from gpushare.domain.model import CardUUID
 from gpushare.host_root import exists_on_host
 from gpushare.kube.cluster import Json
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpushare.kubelet.claim_records import HardLimit
+from gpushare.kubelet.pods import HardLimit
 
 logger = logging.getLogger(__name__)
 

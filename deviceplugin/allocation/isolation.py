@@ -31,8 +31,7 @@ from deviceplugin.cards.devices import Cards
 from gpushare.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB, Card, CardUUID, PodUID
 from gpushare.domain.request import Role
-from gpushare.kubelet.claim_records import HardLimit
-from gpushare.kubelet.pods import UNKNOWN_POD, ListedDevices, NodePod
+from gpushare.kubelet.pods import UNKNOWN_POD, HardLimit, ListedDevices, NodePod
 
 logger = logging.getLogger(__name__)
 

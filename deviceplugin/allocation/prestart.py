@@ -35,11 +35,11 @@ from gpushare.domain.model import (
     PodUID,
 )
 from gpushare.kube.errors import ClusterError
-from gpushare.kubelet.claim_records import HardLimit
 from gpushare.kubelet.node_pods import EventRecorder, KubeletSilentError
 from gpushare.kubelet.pods import (
     UNKNOWN_POD,
     AllocationStep,
+    HardLimit,
     HeldDevices,
     ListedDevices,
     NodePod,

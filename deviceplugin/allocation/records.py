@@ -20,8 +20,7 @@ from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
 from deviceplugin.allocation.response import REGION
 from gpushare.domain.model import PodUID
 from gpushare.files import PART, replace_file
-from gpushare.kubelet.claim_records import HardLimit
-from gpushare.kubelet.pods import PodName
+from gpushare.kubelet.pods import HardLimit, PodName
 
 ALLOCATION = "allocation.json"
 _LIMIT = ".hard_limit"

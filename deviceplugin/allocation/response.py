@@ -16,7 +16,7 @@ from gpushare.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
-from gpushare.kubelet.claim_records import HardLimit
+from gpushare.kubelet.pods import HardLimit
 
 MEMORY_LIMIT = "VCUDA_MEMORY_LIMIT_MIB"
 """Variable: MiB of card memory that the container asked for."""

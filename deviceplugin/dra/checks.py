@@ -16,8 +16,7 @@ from gpushare.kube.resource_claims.allocated import (
     ResourceClaim,
     name_device,
 )
-from gpushare.kubelet.claim_records import HardLimit
-from gpushare.kubelet.pods import ListedDevices
+from gpushare.kubelet.pods import HardLimit, ListedDevices
 
 
 class NotPreparedError(Exception):

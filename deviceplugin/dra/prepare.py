@@ -44,12 +44,8 @@ from gpushare.kube.resource_claims.allocated import (
     read_resource_claim,
     refused_access,
 )
-from gpushare.kubelet.claim_records import (
-    HardLimit,
-    PreparedDevice,
-    PreparedResourceClaim,
-)
-from gpushare.kubelet.pods import ListedDevices
+from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
+from gpushare.kubelet.pods import HardLimit, ListedDevices
 
 logger = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from gpushare.domain.model import (
     Share,
 )
 from gpushare.kube.cluster import Json
+from gpushare.kubelet.pods import HardLimit
 
 logger = logging.getLogger(__name__)
 
@@ -27,19 +28,6 @@ VERSION = 1
 """Of the form of a record."""
 SUFFIX = ".json"
 _NOT_UNDERSTOOD = "a prepared claim's record is not understood"
-
-
-@dataclass(frozen=True, slots=True)
-class HardLimit:
-    """What holds one container to its share of a card, and how much it may have.
-
-    ``needed_mib`` is what it may take of the card's memory, its contexts included. Tier
-    ``driver`` counts them in ``mib``, ``preload`` does not see them.
-    """
-
-    tier: str
-    mib: int
-    needed_mib: int
 
 
 @dataclass(frozen=True, slots=True)

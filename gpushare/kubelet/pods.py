@@ -247,6 +247,19 @@ def card_key(uuid: CardUUID) -> str:
     return hashlib.sha256(uuid.encode()).hexdigest()[:8]
 
 
+@dataclass(frozen=True, slots=True)
+class HardLimit:
+    """What holds one container to its share of a card, and how much it may have.
+
+    ``needed_mib`` is what it may take of the card's memory, its contexts included. Tier
+    ``driver`` counts them in ``mib``, ``preload`` does not see them.
+    """
+
+    tier: str
+    mib: int
+    needed_mib: int
+
+
 HeldDevices = Mapping[str, frozenset[str]]
 """Device ids by resource, of one container."""
 

@@ -23,7 +23,7 @@ from deviceplugin.allocation.response import REGION
 from gpushare.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import PodUID
 from gpushare.kube import names
-from gpushare.kubelet.claim_records import HardLimit
+from gpushare.kubelet.pods import HardLimit
 from gpusharectl.demo.devices import ContainerConfig
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.allocation import test_isolation
