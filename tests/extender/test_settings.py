@@ -141,25 +141,21 @@ def test_claims_are_reviewed_over_tls_on_loopback() -> None:
     assert complaints(CLAIMS_LISTEN="0.0.0.0:7", **mutual) == []
 
 
-@pytest.mark.parametrize("port", [39998, 39999])
-def test_the_listener_for_claims_needs_a_port_of_its_own(port: int) -> None:
-    """The port tells which paths a client may call."""
-    (complaint,) = complaints(CLAIMS_LISTEN=f"127.0.0.1:{port}", **CLAIMS)
-    assert "each needs its own" in complaint
-
-
 @pytest.mark.parametrize(
-    "environ",
+    ("setting", "value", "told"),
     [
-        {"LISTEN": "127.0.0.1:7", "PUBLIC_LISTEN": "10.0.0.1:7"},
-        {"PUBLIC_LISTEN": "0.0.0.0:39999"},
+        ("PUBLIC_LISTEN", "10.0.0.1:7", "different ports"),
+        ("PUBLIC_LISTEN", "0.0.0.0:7", "different ports"),
+        ("CLAIMS_LISTEN", "127.0.0.1:39998", "each needs its own"),
+        ("CLAIMS_LISTEN", "127.0.0.1:7", "each needs its own"),
     ],
 )
-def test_the_listeners_need_a_port_each(environ: dict[str, str]) -> None:
+def test_the_listeners_need_a_port_each(setting: str, value: str, told: str) -> None:
     """The port tells them apart, so that equal ones would open the verbs to all."""
-    (complaint,) = complaints(**environ)
-    assert complaint.startswith("GPUSHARE_PUBLIC_LISTEN: ")
-    assert "different ports" in complaint
+    claims = CLAIMS if setting == "CLAIMS_LISTEN" else {}
+    (complaint,) = complaints(LISTEN="127.0.0.1:7", **{setting: value}, **claims)
+    assert complaint.startswith(f"GPUSHARE_{setting}: ")
+    assert told in complaint
 
 
 TLS = {"TLS_CERT": "/tls/tls.crt", "TLS_KEY": "/tls/tls.key"}

@@ -21,7 +21,6 @@ from tests.builders import card, node_json, pod_json
 from tests.testbed.certificates import Certificates, certificates
 from tests.testbed.gunicorn_server import command_of, running_server
 from tests.testbed.rest import Rest
-from tests.testbed.waiting import wait_until
 from tests.webhook.webhook_client import asked, steps_of
 
 pytestmark = pytest.mark.processes
@@ -135,18 +134,6 @@ def test_five_hundred_at_once(served: Served) -> None:
 
     with ThreadPoolExecutor(CLIENTS) as threads:
         list(threads.map(ask, range(CLIENTS)))
-
-
-def test_the_pool_follows_the_nodes(served: Served) -> None:
-    with closing(served.connect()) as link:
-        body = asked(pod_json(units=60, cores=1))
-
-        def warned() -> bool:
-            return "warnings" in served.ask(link, body)
-
-        wait_until(warned, "a warning of the largest card")
-        served.cluster.create(Kind.NODES, node_json("large", card(units=94)))
-        wait_until(lambda: not warned(), "news of the larger card")
 
 
 def test_a_certificate_is_renewed_without_a_gap(served: Served) -> None:

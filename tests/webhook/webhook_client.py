@@ -1,6 +1,7 @@
 """A webhook without a network: what the API server would ask, and what it hears."""
 
 import base64
+from copy import deepcopy
 from typing import Any
 
 import orjson
@@ -9,10 +10,11 @@ from werkzeug.test import Client
 
 from gpushare.kube.cluster import Json
 from gpushare.server.public import MetricsPage, Readiness
+from tests.builders import pod_json
 from tests.gpushare.server.asgi_client import as_wsgi
 from webhook.app import ReviewMetrics, WebhookParts, create_webhook_app
 from webhook.pool import UNKNOWN, CardPool
-from webhook.rules.review import ReviewSettings
+from webhook.rules.review import PodVerdict, ReviewSettings, review_pod
 
 
 def webhook(
@@ -73,3 +75,34 @@ def count(registry: CollectorRegistry, path: str, result: str) -> float | None:
     """How many reviews of this path came to that."""
     labels = {"path": path, "result": result}
     return registry.get_sample_value("vcuda_webhook_reviews_total", labels)
+
+
+def judged(
+    pod: Json,
+    rules: ReviewSettings | None = None,
+    *,
+    mutating: bool = True,
+    **more: Any,
+) -> PodVerdict:
+    """Review it, and see that what arrived is as it was."""
+    kept = deepcopy(pod)
+    usual: Json = {"namespace": "default", "mode": "", "pool": UNKNOWN, "user": "me"}
+    how = usual | more | {"rules": rules or ReviewSettings(), "mutating": mutating}
+    verdict = review_pod(pod, **how)
+    assert pod == kept
+    return verdict
+
+
+def every_container(pod: Json) -> list[Json]:
+    """Its init containers and its containers."""
+    return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+
+
+def for_bitfusion(**asked: str) -> Json:
+    """A pod as seed 004 has it, which asks for a part of one card."""
+    pod = pod_json(annotations={"auto-management/bitfusion": "all"})
+    asks = {"amount": "1"} | asked
+    limits = {f"bitfusion.io/gpu-{name}": value for name, value in asks.items()}
+    main = pod["spec"]["containers"][0]
+    main |= {"command": ["python a.py"], "resources": {"limits": limits}}
+    return pod

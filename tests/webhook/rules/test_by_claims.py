@@ -1,6 +1,6 @@
 """Pods of a namespace with DRA: by a claim that means the same, or as they are."""
 
-from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,35 +17,12 @@ from gpushare.kube.resource_claims.templates import (
     read_template_name,
 )
 from tests.builders import container_json, pod_json, ref
-from webhook.pool import UNKNOWN
-from webhook.rules.review import (
-    MOST_OF_A_WARNING,
-    PodVerdict,
-    ReviewSettings,
-    review_pod,
-)
+from tests.webhook.webhook_client import every_container, for_bitfusion
+from tests.webhook.webhook_client import judged as review
+from webhook.rules.review import MOST_OF_A_WARNING, PodVerdict, ReviewSettings
 
-
-def judged(
-    pod: Json,
-    rules: ReviewSettings | None = None,
-    *,
-    dra: bool = True,
-    namespace: str = "default",
-) -> PodVerdict:
-    """Review it as in a namespace with the label; what arrived stays as it is."""
-    kept = deepcopy(pod)
-    verdict = review_pod(
-        pod,
-        namespace=namespace,
-        mutating=True,
-        mode="",
-        rules=rules or ReviewSettings(),
-        pool=UNKNOWN,
-        dra=dra,
-    )
-    assert pod == kept
-    return verdict
+judged = partial(review, dra=True)
+"""Review it as in a namespace with the label."""
 
 
 def template_of(pod: Json) -> str | None:
@@ -55,14 +32,10 @@ def template_of(pod: Json) -> str | None:
     return found[0]["resourceClaimTemplateName"] if found else None
 
 
-def every(pod: Json) -> list[Json]:
-    return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
-
-
 def names_cards(pod: Json) -> bool:
     return any(
         name.startswith(names.PREFIX)
-        for one in every(pod)
+        for one in every_container(pod)
         for part in ("limits", "requests")
         for name in one.get("resources", {}).get(part, ())
     )
@@ -121,7 +94,7 @@ def test_each_container_has_its_part_of_one_card() -> None:
     )
     after = judged(pod).pod
     assert template_of(after) == "vcuda-m2-c5-m8-c20-m4-c1"
-    used = [one["resources"]["claims"] for one in every(after)]
+    used = [one["resources"]["claims"] for one in every_container(after)]
     assert used == [
         [{"name": "vcuda", "request": f"card-{number}"}] for number in (1, 2, 3)
     ]
@@ -131,14 +104,6 @@ def with_claim() -> Json:
     pod = pod_json(units=4, cores=1)
     mine = {"name": "vcuda", "resourceClaimName": "mine"}
     pod["spec"]["resourceClaims"] = [mine]
-    return pod
-
-
-def for_bitfusion() -> Json:
-    pod = pod_json(annotations={"auto-management/bitfusion": "all"})
-    limits = {"bitfusion.io/gpu-amount": "1", "bitfusion.io/gpu-memory": "8000M"}
-    main = pod["spec"]["containers"][0]
-    main |= {"command": ["python a.py"], "resources": {"limits": limits}}
     return pod
 
 
@@ -175,7 +140,7 @@ STAYS: dict[str, tuple[Json, str]] = {
     "many": (pod_json(containers=MANY), "more than 8"),
     "huge": (pod_json(units=10**6, cores=1), "too large"),
     "name taken": (with_claim(), "spec.resourceClaims"),
-    "bitfusion": (for_bitfusion(), "Bitfusion"),
+    "bitfusion": (for_bitfusion(memory="8000M"), "Bitfusion"),
 }
 
 
@@ -273,11 +238,10 @@ def test_the_claim_is_what_the_pod_asked(
     request: Any = codec.read_pod_request(classic.pod, ref())
     (claim,) = request.claims
     assert claim.amount == sum(parts, Amount())
-    uses = [one.get("resources", {}).get("claims", []) for one in every(found.pod)]
     used = {
-        one["name"]: use[0]["request"]
-        for one, use in zip(every(found.pod), uses, strict=True)
-        if use
+        container["name"]: use["request"]
+        for container in every_container(found.pod)
+        for use in container.get("resources", {}).get("claims", [])
     }
     asked = {one.name: one.amount for one in claim.containers}
     assert asked == {

@@ -12,21 +12,18 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.resource_requests import read_containers
 from tests.builders import container_json, pod_json
+from tests.webhook.webhook_client import every_container
+from webhook.pod import PARTS, names_mib
 from webhook.pool import CardPool
 from webhook.rules import mutate
-from webhook.rules.pod import PARTS, names_mib
 
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-
-
-def every(pod: Json) -> list[Json]:
-    return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
 
 
 def cores(pod: Json) -> list[str | None]:
     """Each container's cores, the same as it asks and as it is limited."""
     found = []
-    for one in every(pod):
+    for one in every_container(pod):
         asked = one.get("resources", {})
         parts = [asked.get(part, {}).get(names.CORE) for part in PARTS if part in asked]
         assert len(set(parts)) <= 1
@@ -117,7 +114,9 @@ def test_whole_cards_ask_their_memory(
     mutate.set_memory_of_whole_cards(pod, CardPool(29, 29))
     expected = [None if one is None else str(one) for one in units]
     for part in PARTS:
-        asked = [one["resources"][part].get(names.MEMORY) for one in every(pod)]
+        asked = [
+            one["resources"][part].get(names.MEMORY) for one in every_container(pod)
+        ]
         assert asked == expected
 
 
@@ -132,7 +131,7 @@ def test_mib_become_the_units_that_hold_them(mib: int) -> None:
     assert told.startswith(f"spec.containers[0]: {mib} MiB are {units} units")
     assert (f"({units * 256} MiB)" in told) is (units * 256 != mib)
     for part in PARTS:
-        assert every(pod)[0]["resources"][part] == {names.MEMORY: str(units)}
+        assert every_container(pod)[0]["resources"][part] == {names.MEMORY: str(units)}
     assert not names_mib(pod)
     assert mutate.replace_mib_by_units(pod) == []
 

@@ -8,6 +8,7 @@ import pytest
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from tests.builders import container_json, pod_json
+from tests.webhook.webhook_client import for_bitfusion, judged
 from webhook.bitfusion.resources import BitfusionRules
 from webhook.pool import UNKNOWN, CardPool
 from webhook.rules.review import (
@@ -16,26 +17,9 @@ from webhook.rules.review import (
     MOST_WARNINGS,
     PodVerdict,
     ReviewSettings,
-    review_pod,
 )
 
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-
-
-def judged(
-    pod: Json,
-    rules: ReviewSettings | None = None,
-    *,
-    mutating: bool = True,
-    **more: Any,
-) -> PodVerdict:
-    """Review it, and see that what arrived is as it was."""
-    kept = deepcopy(pod)
-    usual: Json = {"namespace": "default", "mode": "", "pool": UNKNOWN, "user": "me"}
-    how = usual | more | {"rules": rules or ReviewSettings(), "mutating": mutating}
-    verdict = review_pod(pod, **how)
-    assert pod == kept
-    return verdict
 
 
 EVERYTHING = ReviewSettings(
@@ -44,15 +28,6 @@ EVERYTHING = ReviewSettings(
     set_runtime_class="nvidia",
     bitfusion=BitfusionRules(total_bytes=16_000_000_000),
 )
-
-
-def for_bitfusion(percent: str) -> Json:
-    """A pod as seed 004 has it."""
-    pod = pod_json(annotations={"auto-management/bitfusion": "all"})
-    limits = {"bitfusion.io/gpu-amount": "1", "bitfusion.io/gpu-percent": percent}
-    main = pod["spec"]["containers"][0]
-    main |= {"command": ["python a.py"], "resources": {"limits": limits}}
-    return pod
 
 
 def test_a_pod_in_order_is_left_as_it_is() -> None:
@@ -122,7 +97,7 @@ def test_all_denials_at_once() -> None:
     assert len(verdict.denials) == 4
     assert verdict.pod == pod
     assert judged(pod, mutating=False).denials == verdict.denials
-    pod = for_bitfusion("101")
+    pod = for_bitfusion(percent="101")
     pod["metadata"]["annotations"][names.PLACEMENT] = "{}"
     (ours, theirs) = sorted(judged(pod).denials, reverse=True)
     assert names.PLACEMENT in ours

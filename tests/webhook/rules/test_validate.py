@@ -11,8 +11,8 @@ from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from tests.builders import container_json, pod_json, ref
+from webhook.pod import pod_containers
 from webhook.pool import UNKNOWN, CardPool
-from webhook.rules.pod import pod_containers
 from webhook.rules.validate import (
     EnvFrom,
     deny_card_variables,
@@ -294,42 +294,33 @@ def mounted(*paths: str, units: int | None = 1) -> list[str]:
     return list(deny_mounts_over_share(pod))
 
 
+TOLD, LIMITED = "tells a container its share in /", "limit a container's memory by /"
+
+
 @pytest.mark.parametrize(
-    "path",
+    ("path", "why"),
     [
-        "/etc/vcuda",
-        "/etc/vcuda/a.json",
-        "//etc//vcuda/.",
-        "/etc/x/../vcuda",
-        "etc/vcuda",
+        ("/etc/vcuda", TOLD),
+        ("/etc/vcuda/a.json", TOLD),
+        ("//etc//vcuda/.", TOLD),
+        ("/etc/x/../vcuda", TOLD),
+        ("etc/vcuda", TOLD),
+        ("/etc/ld.so.preload", LIMITED),
+        ("/usr/lib/vcuda/libvcuda.so.1", LIMITED),
+        ("/run/vcuda", LIMITED),
+        ("/run/vcuda/region", LIMITED),
+        ("/var/run/vcuda/region", LIMITED),
     ],
 )
-def test_a_volume_over_what_a_container_is_told(path: str) -> None:
+def test_a_volume_over_the_device_plugins(path: str, why: str) -> None:
     """kubelet would put it on top; ours is put on top of one mounted above."""
     (complaint,) = mounted("/data", path)
     assert complaint.startswith("spec.containers[1].volumeMounts[1].mountPath: ")
-    assert "/etc/vcuda; mount the volume elsewhere" in complaint
+    assert why in complaint
+    assert complaint.endswith("; mount the volume elsewhere")
     assert mounted(path, units=None) == []
-    assert mounted("/etc", "/", "/etc/vcuda2", "/data/etc/vcuda") == []
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/etc/ld.so.preload",
-        "/usr/lib/vcuda/libvcuda.so.1",
-        "/run/vcuda",
-        "/run/vcuda/region",
-        "/var/run/vcuda/region",
-    ],
-)
-def test_a_volume_over_what_limits_a_container(path: str) -> None:
-    """Of tier preload; the webhook does not know which nodes have it."""
-    (complaint,) = mounted("/data", path)
-    assert complaint.startswith("spec.containers[1].volumeMounts[1].mountPath: ")
-    assert "may limit a container's memory by /" in complaint
-    assert mounted(path, units=None) == []
-    assert mounted("/run", "/usr/lib", "/etc/ld.so.preload.d", "/run/vcuda2") == []
+    others = ("/etc", "/", "/etc/vcuda2", "/data/etc/vcuda", "/run", "/usr/lib")
+    assert mounted(*others, "/etc/ld.so.preload.d", "/run/vcuda2") == []
 
 
 @pytest.mark.parametrize("name", [names.PLACEMENT, names.ACTUAL, names.ISOLATION])

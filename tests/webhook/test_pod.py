@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.kube.json_reader import Malformed
 from tests.builders import container_json, pod_json
-from webhook.rules.pod import APP, INIT, insist_on_shape, pod_containers
+from webhook.pod import APP, INIT, insist_on_shape, pod_containers
 
 WHOLE: dict[str, Any] = {
     "metadata": {"name": "a", "annotations": {"k": "v"}, "labels": None},
