@@ -130,9 +130,8 @@ class ExtenderSettings:
         )
         if listen is None or not (cert and key):
             return None
-        return ResourceClaimsListener(
-            listen, TlsFiles(cert, key, self.claims_tls_client_ca)
-        )
+        files = TlsFiles(cert, key, self.claims_tls_client_ca)
+        return ResourceClaimsListener(listen, files)
 
     def _check(self, env: Reading) -> None:
         self._check_claims(env)
@@ -152,25 +151,19 @@ class ExtenderSettings:
         check_ports(env, self.listen, self.public_listen)
 
     def _check_claims(self, env: Reading) -> None:
-        listen = self.claims_listen
-        if listen is None:
-            for name, path in (
-                ("CLAIMS_TLS_CERT", self.claims_tls_cert),
-                ("CLAIMS_TLS_KEY", self.claims_tls_key),
-                ("CLAIMS_TLS_CLIENT_CA", self.claims_tls_client_ca),
-            ):
-                if path:
-                    fix = f"give {PREFIX}CLAIMS_LISTEN too, or leave it out"
-                    env.complain(name, f"has no listener; {fix}")
-            return
-        for name, path in (
-            ("CLAIMS_TLS_CERT", self.claims_tls_cert),
-            ("CLAIMS_TLS_KEY", self.claims_tls_key),
+        listen, ca = self.claims_listen, self.claims_tls_client_ca
+        for setting, path in zip(
+            TLS_SETTINGS, (self.claims_tls_cert, self.claims_tls_key, ca), strict=True
         ):
-            if not path:
+            if listen is None and path:
+                fix = f"give {PREFIX}CLAIMS_LISTEN too, or leave it out"
+                env.complain(f"CLAIMS_{setting}", f"has no listener; {fix}")
+            elif listen and not path and setting != TLS_SETTINGS[-1]:
                 fix = "the API server calls a webhook over TLS only"
-                env.complain(name, f"is missing; {fix}")
-        if not _is_loopback(listen.host) and not self.claims_tls_client_ca:
+                env.complain(f"CLAIMS_{setting}", f"is missing; {fix}")
+        if listen is None:
+            return
+        if not _is_loopback(listen.host) and not ca:
             env.complain(
                 "CLAIMS_LISTEN",
                 f"{listen} is not on loopback, and every client that reaches it can "

@@ -39,10 +39,10 @@ class Reading:
     complaints: list[str] = field(default_factory=list)
     _names_read: list[str] = field(default_factory=list)
 
-    def text(self, name: str, default: str | None = None) -> str | None:
+    def text(self, name: str) -> str | None:
         """Read a string; an empty one counts as not set."""
         self._names_read.append(PREFIX + name)
-        return self.environ.get(PREFIX + name) or default
+        return self.environ.get(PREFIX + name) or None
 
     def one_of(self, name: str, choices: Sequence[Choice], default: Choice) -> Choice:
         """Read one of some fixed values."""

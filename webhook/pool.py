@@ -14,7 +14,7 @@ from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed, Reader
 
-_HOSTNAME = "kubernetes.io/hostname"
+HOSTNAME = "kubernetes.io/hostname"
 _INTERNAL = "InternalIP"
 AlikeCards = tuple[tuple[str, int], ...]
 """Model and units of each of a node's cards that may serve one claim together."""
@@ -108,5 +108,5 @@ def read_pool_node(node: Json) -> PoolNode:
             for address in status.optional_objects("addresses")
             if address.optional_text("type") == _INTERNAL
         ),
-        hostname=labels.optional_text(_HOSTNAME),
+        hostname=labels.optional_text(HOSTNAME),
     )

@@ -109,12 +109,14 @@ class LedgerCollector(Collector):
             ),
         }.items():
             yield _gauge(name, text, value)
-        yield _by_label(
+        ages = GaugeMetricFamily(
             "vcuda_extender_ledger_age_seconds",
             "Time since the last news of this kind from the API server.",
-            "kind",
-            self._readiness.ages_s(),
+            labels=["kind"],
         )
+        for kind, age_s in self._readiness.ages_s().items():
+            ages.add_metric([kind], age_s)
+        yield ages
 
 
 def _of_cards(nodes: Sequence[Node]) -> Iterator[LargeGauge]:
@@ -197,12 +199,3 @@ class LearningCollector(Collector):
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
-
-
-def _by_label(
-    name: str, text: str, label: str, values: Mapping[Any, float]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family

@@ -14,9 +14,8 @@ from gpushare.domain.refusal import clean_text
 from gpushare.kube import names
 from gpushare.kube.annotations import MOST_ENTRIES
 from gpushare.kube.cluster import Json
-from webhook.pool import CardPool
+from webhook.pool import HOSTNAME, CardPool
 
-_HOSTNAME = "kubernetes.io/hostname"
 _CONDITION = re.compile(r"(?P<key>[a-z]+\.[\w-]+)=(?P<value>.+)", re.DOTALL)
 _LABEL = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _UUID = re.compile(
@@ -62,10 +61,10 @@ def limit_nodes(spec: Json, hostnames: Sequence[str]) -> None:
     if not hostnames:
         return
     selector = dict(spec.get("nodeSelector") or {})
-    if len(hostnames) == 1 and selector.get(_HOSTNAME, hostnames[0]) == hostnames[0]:
-        spec["nodeSelector"] = {**selector, _HOSTNAME: hostnames[0]}
+    if len(hostnames) == 1 and selector.get(HOSTNAME, hostnames[0]) == hostnames[0]:
+        spec["nodeSelector"] = {**selector, HOSTNAME: hostnames[0]}
         return
-    by_hostname = {"key": _HOSTNAME, "operator": "In", "values": list(hostnames)}
+    by_hostname = {"key": HOSTNAME, "operator": "In", "values": list(hostnames)}
     affinity = dict(spec.get("affinity") or {})
     of_nodes = dict(affinity.get("nodeAffinity") or {})
     key = "requiredDuringSchedulingIgnoredDuringExecution"

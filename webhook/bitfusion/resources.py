@@ -13,6 +13,7 @@ from gpushare.domain.quantity import read_whole
 from gpushare.domain.refusal import clean_text
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from webhook.pod import PodContainer
 from webhook.pool import CardPool
 
 MIB = 1 << 20
@@ -127,17 +128,14 @@ class ContainerAsks:
     uneven: bool = False
 
 
-def read_resources(container: Json, path: str) -> ContainerAsks:
-    """Read the resources of the container at ``path``."""
-    resources = container.get("resources") or {}
-    limits = resources.get("limits") or {}
-    requests = resources.get("requests") or {}
+def read_resources(container: PodContainer) -> ContainerAsks:
+    """Read what a container asks by its resources."""
+    limits, requests = container.amounts("limits"), container.amounts("requests")
     amounts = {**requests, **limits}
-    bitfusion = [name for name in amounts if name.startswith(RESOURCES)]
-    if not bitfusion:
+    if not any(name.startswith(RESOURCES) for name in amounts):
         return ContainerAsks()
     where = {
-        name: f'{path}.resources.{"limits" if name in limits else "requests"}["{name}"]'
+        name: container.resource_path("limits" if name in limits else "requests", name)
         for name in amounts
     }
     denials = _misplaced(amounts, where)

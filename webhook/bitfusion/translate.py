@@ -35,9 +35,17 @@ from webhook.bitfusion.resources import (
     read_resources,
     smallest_card_size,
 )
+from webhook.pod import (
+    APP,
+    INIT,
+    PARTS,
+    PodContainer,
+    copy_to_change,
+    pod_annotations,
+    pod_containers,
+)
 from webhook.pool import CardPool
 
-INIT, APP = "initContainers", "containers"
 _ALL = "all"
 _MODES = {
     **dict.fromkeys(("y", "yes", "true", "on", _ALL), _ALL),
@@ -55,15 +63,14 @@ class AskingContainer:
     ``asks`` is what its resources say, or else what each call in its command says.
     """
 
-    kind: str
-    index: int
+    container: PodContainer
     asks: tuple[Ask, ...]
     command: ContainerCommand
 
     @property
     def path(self) -> str:
         """Its path in the pod."""
-        return f"spec.{self.kind}[{self.index}]"
+        return self.container.path
 
 
 @dataclass(slots=True)
@@ -84,25 +91,21 @@ class BitfusionFindings:
     assumed: CardSize | None = None
 
 
-def _read(spec: Json, *, shell: str, calls: bool) -> BitfusionFindings:
+def _read(pod: Json, *, shell: str, calls: bool) -> BitfusionFindings:
     """Read what is asked; in commands too if ``calls`` is set."""
     findings = BitfusionFindings()
-    for kind in (INIT, APP):
-        for index, container in enumerate(spec.get(kind) or ()):
-            path = f"spec.{kind}[{index}]"
-            container_asks = read_resources(container, path)
-            silent = not container_asks.asks and not container_asks.denials
-            if silent and not calls:
-                continue
-            command = remove_calls(container, shell)
-            if silent:
-                container_asks = read_calls(command.runs, path)
-            findings.denials += container_asks.denials
-            findings.uneven = findings.uneven or container_asks.uneven
-            if container_asks.asks:
-                findings.asking.append(
-                    AskingContainer(kind, index, container_asks.asks, command)
-                )
+    for container in pod_containers(pod, INIT, APP):
+        read = read_resources(container)
+        silent = not read.asks and not read.denials
+        if silent and not calls:
+            continue
+        command = remove_calls(container.raw, shell)
+        if silent:
+            read = read_calls(command.runs, container.path)
+        findings.denials += read.denials
+        findings.uneven = findings.uneven or read.uneven
+        if read.asks:
+            findings.asking.append(AskingContainer(container, read.asks, command))
     return findings
 
 
@@ -128,14 +131,8 @@ def _compute_parts(
         parts = [compute_share(ask, card) for ask in container.asks]
         findings.parts.append(find_peak_share(parts))
         for ask, part in zip(container.asks, parts, strict=True):
-            _compare(
-                findings,
-                container.path,
-                ask,
-                part.amount.units,
-                card,
-                pool.largest_units,
-            )
+            units, most = part.amount.units, pool.largest_units
+            _compare(findings, container.path, ask, units, card, most)
 
 
 def _compare(
@@ -179,20 +176,22 @@ def _rewrite_pod(
 
     ``commands`` tells whether commands are rewritten too.
     """
-    after = _copied(pod)
-    spec, annotations = after["spec"], after["metadata"]["annotations"]
+    after = copy_to_change(pod)
+    annotations = dict(pod_annotations(pod))
+    after["metadata"] = {**(pod.get("metadata") or {}), "annotations": annotations}
+    spec = after["spec"]
     annotations[resources.STATUS] = resources.INJECTED
     if findings.assumed is not None:
         annotations[resources.CARD_MIB] = str(findings.assumed.mib)
     callers = []
     for asking, part in zip(findings.asking, findings.parts, strict=True):
-        container = spec[asking.kind][asking.index]
+        container = spec[asking.container.kind][asking.container.place]
         container["resources"] = _resources(container, part, rules)
         if commands:
             _set_command(container, asking)
         if not commands or client.calls_client(container):
             callers.append(container)
-    if len(findings.asking) > 1 and not _handing_on(spec):
+    if len(findings.asking) > 1 and not _handing_on(after):
         # Each of them ran its own Bitfusion client.
         annotations.setdefault(names.CONTAINERS, names.APART)
     limit_nodes(spec, filters.hostnames)
@@ -200,16 +199,6 @@ def _rewrite_pod(
     if callers:
         client.mount_stand_in(after, callers)
     return after
-
-
-def _copied(pod: Json) -> Json:
-    """Copy what may change; a deep copy would cost more than the translation."""
-    metadata, spec = dict(pod.get("metadata") or {}), dict(pod["spec"])
-    metadata["annotations"] = dict(metadata.get("annotations") or {})
-    for kind in (INIT, APP):
-        if spec.get(kind):
-            spec[kind] = [dict(container) for container in spec[kind]]
-    return {**pod, "metadata": metadata, "spec": spec}
 
 
 def _resources(container: Json, part: ContainerShare, rules: BitfusionRules) -> Json:
@@ -234,22 +223,18 @@ def _set_command(container: Json, asking: AskingContainer) -> None:
             container.pop(key, None)
 
 
-def _handing_on(spec: Json) -> list[str]:
+def _handing_on(pod: Json) -> list[str]:
     """Return the paths of init containers that ask for a card and end."""
     return [
-        f"spec.{INIT}[{index}]"
-        for index, container in enumerate(spec.get(INIT) or ())
-        if container.get("restartPolicy") != "Always" and _asks(container)
+        container.path
+        for container in pod_containers(pod, INIT)
+        if container.raw.get("restartPolicy") != "Always"
+        and any(
+            str(container.amounts(part).get(name, "0")) != "0"
+            for part in PARTS
+            for name in (names.CORE, names.MEMORY)
+        )
     ]
-
-
-def _asks(container: Json) -> bool:
-    amounts = container.get("resources") or {}
-    return any(
-        str((amounts.get(part) or {}).get(name, "0")) != "0"
-        for part in ("limits", "requests")
-        for name in (names.CORE, names.MEMORY)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,11 +260,11 @@ def translate_pod(
     ``mode`` (all, injection, or empty) is for pods without the annotation. A pod whose
     requests differ from its limits is left to the API server, which refuses it.
     """
-    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    annotations = pod_annotations(pod)
     status = annotations.get(resources.STATUS) or ""
     if namespace in SYSTEM_NAMESPACES or status.lower() == resources.INJECTED:
         return Translation(pod)
-    own_mode: str | None = annotations.get(resources.MODE)
+    own_mode = annotations.get(resources.MODE)
     chosen = mode if own_mode is None else _MODES.get(own_mode.strip().lower())
     if chosen is None:
         shown = clean_text(own_mode or "")[:_MOST_SHOWN]
@@ -287,7 +272,7 @@ def translate_pod(
         return Translation(pod, warnings=(warning,))
     if not chosen:
         return Translation(pod)
-    findings = _read(pod["spec"], shell=rules.shell, calls=own_mode is not None)
+    findings = _read(pod, shell=rules.shell, calls=own_mode is not None)
     _compute_parts(findings, rules, pool)
     if findings.denials:
         return Translation(pod, tuple(findings.denials))
@@ -316,7 +301,7 @@ def _translated(
 
     ``mode_is_own`` if the pod's annotation says ``mode``.
     """
-    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    annotations = pod_annotations(pod)
     texts = [annotations.get(resources.FILTER) or ""]
     for asking in findings.asking:
         texts += [text for run in asking.command.runs for text in run.filters]
@@ -343,7 +328,7 @@ def _translated(
                 for warning in asking.command.warnings
             ]
     sharing = ""
-    if len(findings.asking) > 1 and (handing_on := _handing_on(after["spec"])):
+    if len(findings.asking) > 1 and (handing_on := _handing_on(after)):
         them = " and ".join(handing_on)
         sharing = (
             f"the other containers share the card that {them} asks for; ask for no "

@@ -17,7 +17,7 @@ from gpushare.kube.resource_claims.templates import (
     read_template_name,
 )
 from webhook.bitfusion import resources
-from webhook.rules.pod import (
+from webhook.pod import (
     APP,
     INIT,
     PARTS,

@@ -17,8 +17,7 @@ from gpushare.kube.annotations import MOST_CARDS, MOST_INSTANCES, read_card_sele
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.resource_requests import Unmeetable
-from webhook.pool import CardPool
-from webhook.rules.pod import (
+from webhook.pod import (
     APP,
     EPHEMERAL,
     INIT,
@@ -30,6 +29,7 @@ from webhook.rules.pod import (
     pod_annotations,
     pod_containers,
 )
+from webhook.pool import CardPool
 from webhook.rules.validate import (
     brings_cards,
     read_mib,

@@ -9,16 +9,16 @@ from gpushare.kube.facts import SYSTEM_NAMESPACES
 from gpushare.kube.json_reader import Malformed
 from webhook.bitfusion.resources import BitfusionRules
 from webhook.bitfusion.translate import Translation, translate_pod
-from webhook.pool import CardPool
-from webhook.rules import mutate
-from webhook.rules.by_claims import replace_request_by_claim
-from webhook.rules.pod import (
+from webhook.pod import (
     asks_for_cards,
     copy_to_change,
     insist_on_shape,
     names_mib,
     pod_annotations,
 )
+from webhook.pool import CardPool
+from webhook.rules import mutate
+from webhook.rules.by_claims import replace_request_by_claim
 from webhook.rules.validate import (
     EnvFrom,
     JudgedRequest,

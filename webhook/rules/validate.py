@@ -35,8 +35,7 @@ from gpushare.kube.resource_requests import (
     build_claims_by_annotation,
     read_containers,
 )
-from webhook.pool import CardPool
-from webhook.rules.pod import (
+from webhook.pod import (
     APP,
     EPHEMERAL,
     INIT,
@@ -47,6 +46,7 @@ from webhook.rules.pod import (
     pod_annotations,
     pod_containers,
 )
+from webhook.pool import CardPool
 
 _RESOURCES = (names.CORE, names.MEMORY)
 _KNOWN = (*_RESOURCES, names.MEMORY_MIB)
@@ -153,7 +153,7 @@ def read_mib(container: PodContainer) -> int | str | None:
         answer = "its request and its limit must be equal"
     if isinstance(answer, int):
         return answer
-    return f"{_resource(container, part, names.MEMORY_MIB)}: {answer}"
+    return f"{container.resource_path(part, names.MEMORY_MIB)}: {answer}"
 
 
 def round_up_to_units(mib: int) -> int:
@@ -214,7 +214,7 @@ def _quantities(pod: Json) -> list[str]:
             part == "requests" and container.amounts("limits").get(resource) == value
         )
         if value is not None and not copied and (why := _unmeetable(resource, value)):
-            complaints.append(f"{_resource(container, part, resource)}: {why}")
+            complaints.append(f"{container.resource_path(part, resource)}: {why}")
     return complaints
 
 
@@ -246,7 +246,7 @@ def _cores(pod: Json) -> Iterator[tuple[list[str], Refusal]]:
         claims = build_claims_by_annotation([spec for _, spec in group], apart=False)
         if isinstance(claims, Refusal):
             with_cores = (container for container, spec in group if spec.amount.cores)
-            fields = [_resource(c, "limits", names.CORE) for c in with_cores]
+            fields = [c.resource_path("limits", names.CORE) for c in with_cores]
             yield fields, claims
 
 
@@ -280,10 +280,6 @@ def _less_its_name(text: str, name: str) -> str:
 
 def _annotation(name: str) -> str:
     return f'metadata.annotations["{name}"]'
-
-
-def _resource(container: PodContainer, part: str, name: str) -> str:
-    return f'{container.path}.resources.{part}["{name}"]'
 
 
 EnvFrom = Literal["auto", "allow", "deny"]

@@ -126,7 +126,6 @@ def fetch_page(
     port: int,
     path: str,
     *,
-    timeout_s: float = TIMEOUT_S,
     tls: tuple[ssl.SSLContext, str] | None = None,
 ) -> bytes:
     """GET a page from a pod's port; ``ClusterError``s only.
@@ -134,7 +133,7 @@ def fetch_page(
     ``tls`` is the context for a port that wants TLS, and the server's name.
     """
     with _opened(api, pod, port) as opened:
-        opened.settimeout(timeout_s)
+        opened.settimeout(TIMEOUT_S)
         try:
             link = Link(opened)
             return read_page(TlsLink(link, *tls) if tls else link, port, path)

@@ -30,6 +30,10 @@ class PodContainer(NamedTuple):
         """Where it is, such as ``spec.containers[0]``."""
         return f"spec.{self.kind}[{self.place}]"
 
+    def resource_path(self, part: str, name: str) -> str:
+        """Return where a resource is, under ``requests`` or ``limits``."""
+        return f'{self.path}.resources.{part}["{name}"]'
+
     @property
     def name(self) -> str:
         """The container's name."""
