@@ -11,6 +11,7 @@ from gpushare.domain.policies import PolicyChoice
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Json
+from gpushare.kube.errors import ClusterError
 from gpusharectl.state.read import ClusterState, Setup, Trouble, compute_placements
 from tests.builders import (
     AT,
@@ -114,6 +115,13 @@ def in_order(*nodes: Json) -> tuple[Json, ...]:
     """The parts that a cluster of these nodes should have, all well."""
     plugins = [plugin(node["metadata"]["name"]) for node in nodes]
     return (extender(), kube_scheduler(f"--config={OURS}"), *plugins)
+
+
+def answered(answer: Any) -> Any:
+    """What somebody answers, or the error that it is."""
+    if isinstance(answer, ClusterError):
+        raise answer
+    return answer
 
 
 def refused_by_scheduler(pod: Json, words: str) -> Json:

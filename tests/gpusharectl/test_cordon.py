@@ -12,7 +12,7 @@ from gpushare.domain.model import CardUUID
 from gpushare.kube import codec, names
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
 from gpushare.kube.apiserver.client import configure_client
-from gpushare.kube.cluster import Json, Kind, PodTarget
+from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Conflict
 from gpusharectl.cordon import (
     Done,
@@ -26,8 +26,9 @@ from gpusharectl.cordon import (
 )
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
-from tests.builders import bound_json, card, cards, placement, pod_json
+from tests.builders import bound_json, card, cards, placement
 from tests.gpusharectl.cluster_states import A, B, node_of
+from tests.gpusharectl.conftest import put
 
 
 @dataclass
@@ -234,14 +235,9 @@ def test_it_says_who_is_there(cluster: ClusterOverHttp) -> None:
         ("there", B, "Running"),
         ("done", A, "Succeeded"),
     ):
-        made = cluster.embedded.create(Kind.PODS, pod_json(name, units=3, cores=1))
-        uid = made["metadata"]["uid"]
-        held = placement(name, on, 3, 1, node="n")
-        notes = bound_json(held)["metadata"]["annotations"][names.PLACEMENT]
-        written = {names.PLACEMENT: notes.replace(held.pod.uid, uid)}
-        cluster.embedded.bind(PodTarget("default", name, uid), "n", written)
-        status = {"status": {"phase": phase}}
-        cluster.embedded.patch(Kind.PODS, "default", name, status, subresource="status")
+        pod = bound_json(placement(name, on, 3, 1, node="n"))
+        pod["status"]["phase"] = phase
+        put(cluster.embedded, pod)
     assert find_pods_on(cluster, "n", CardUUID(A)) == ["default/here"]
 
 

@@ -23,7 +23,7 @@ from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.state.extender import read_certificates
 from gpusharectl.ui import Extenders, PageServer, announce_page, read_reported_use
 from tests.builders import card
-from tests.gpusharectl.cluster_states import extender, guarded, node_of, quota
+from tests.gpusharectl.cluster_states import answered, extender, guarded, node_of, quota
 from tests.gpusharectl.conftest import put
 from tests.gpusharectl.exporter_pages import Shown, Use, page
 from tests.gpusharectl.top_states import exporter
@@ -140,23 +140,16 @@ class FakeExporters:
         self.answers = answers
         self.quotas: Sequence[Json] | ClusterError = ()
 
-    def list(
-        self, *kind: str, namespace: str, label_selector: str = ""
-    ) -> Sequence[Json]:
+    def list(self, *kind: str, namespace: str, label_selector: str = "") -> Any:
         if (*kind, namespace) == ("v1", "ResourceQuota", ""):
-            if isinstance(self.quotas, ClusterError):
-                raise self.quotas
-            return self.quotas
+            return answered(self.quotas)
         assert (*kind, namespace) == ("v1", "Pod", "kube-system")
         assert label_selector == "app.kubernetes.io/name=gpushare-exporter"
         return [exporter(name) for name in self.answers]
 
-    def fetch(self, _namespace: str, pod: str, port: int, path: str) -> bytes:
+    def fetch(self, _namespace: str, pod: str, port: int, path: str) -> Any:
         assert (port, path) == (9400, "/metrics")
-        answer = self.answers[pod.removeprefix("gpushare-exporter-")]
-        if isinstance(answer, ClusterError):
-            raise answer
-        return answer
+        return answered(self.answers[pod.removeprefix("gpushare-exporter-")])
 
 
 def test_what_the_exporters_report() -> None:
@@ -271,13 +264,10 @@ class FakeObjects:
 
     def fetch(
         self, namespace: str, pod: str, port: int, path: str, *, tls: object
-    ) -> bytes:
+    ) -> Any:
         assert (namespace, port, path) == ("kube-system", 39999, "/ui")
         self.asked.append((pod, tls is not None))
-        answer = self.answers[pod]
-        if isinstance(answer, ClusterError):
-            raise answer
-        return answer
+        return answered(self.answers[pod])
 
 
 @pytest.fixture(scope="module")

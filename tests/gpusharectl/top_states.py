@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube import names
@@ -19,6 +20,7 @@ from tests.gpusharectl.cluster_states import (
     A,
     B,
     G,
+    answered,
     asking,
     cluster_state,
     held,
@@ -44,12 +46,9 @@ class Scene:
     seen: ClusterState
     answers: Mapping[str, bytes | ClusterError] = field(default_factory=dict)
 
-    def fetch(self, namespace: str, pod: str, port: int, path: str) -> bytes:
+    def fetch(self, namespace: str, pod: str, port: int, path: str) -> Any:
         assert (namespace, port, path) == ("kube-system", 9400, "/metrics")
-        answer = self.answers[pod.removeprefix("gpushare-exporter-")]
-        if isinstance(answer, ClusterError):
-            raise answer
-        return answer
+        return answered(self.answers[pod.removeprefix("gpushare-exporter-")])
 
     def top(
         self, only: str = "", sort: Sort | None = None, namespace: str = ""

@@ -93,26 +93,6 @@ def test_the_old_name_may_be_kept(objects: FakeObjects) -> None:
     assert hard(objects, "done") == {other: "100"}
 
 
-def test_a_dry_run_shows_diffs_and_touches_nothing(objects: FakeObjects) -> None:
-    shown = ran("--dry-run")
-    assert shown.exit_code == 0
-    assert objects.writes == []
-    assert [one for one in objects.calls if one.startswith("try ")] == [
-        "try ResourceQuota edge/gpu",
-        "try ResourceQuota research/gpu",
-    ]
-    assert shown.output.splitlines()[:3] == [
-        "--- ResourceQuota edge/gpu",
-        "+++ ResourceQuota edge/gpu",
-        "@@ -6,4 +6,4 @@",
-    ]
-    changed = [line for line in shown.output.splitlines() if line[0] in "+-"]
-    assert f"-    {BITFUSION}: '100'" in changed
-    assert f"+    {CORE}: '100'" in changed
-    last = f"2 quotas would be moved to {CORE}; nothing was changed."
-    assert shown.output.splitlines()[-1] == last
-
-
 def test_two_numbers_are_left_and_said(objects: FakeObjects) -> None:
     both = {BITFUSION: "100", CORE: "50"}
     objects.create(quota("both", hard=both))

@@ -43,6 +43,7 @@ from tests.gpusharectl.cluster_states import (
     CORE,
     NOW,
     OURS,
+    answered,
     extender,
     following,
     guarded,
@@ -57,12 +58,6 @@ from tests.testbed.certificates import certificates
 
 PAGE = node(card(0, 7, uuid="GPU-told"), name="told")
 SERVED = orjson.dumps(write_snapshot([PAGE], [], PolicyChoice("spread")))
-
-
-def answered(answer: Any) -> Any:
-    if isinstance(answer, ClusterError):
-        raise answer
-    return answer
 
 
 class FakeReach:
