@@ -56,7 +56,7 @@ from gpusharectl.completion import complete_namespaces, complete_nodes
 from gpusharectl.installer.kube_scheduler.host_files import HostFiles
 from gpusharectl.installer.kube_scheduler.this_host import host_troubles
 from gpusharectl.output import Words, encode, open_console, print_data
-from gpusharectl.state.read import explain_missing_node, read_state
+from gpusharectl.state.read import read_state, require_node
 from gpusharectl.state.render import draw_overview, draw_parts
 from gpusharectl.state.view import Overview, build_overview, filter_namespace
 
@@ -131,8 +131,7 @@ def inspect(  # noqa: PLR0913
 
 def _seen(access: Access, namespace: str, node: str) -> Overview:
     state = read_state(access, datetime.now(UTC), whole=True)
-    if node and (error := explain_missing_node(state, node)):
-        raise click.ClickException(error)
+    require_node(state, node)
     seen = build_overview(state, node, host_troubles(state.nodes, HostFiles()))
     return filter_namespace(seen, namespace) if namespace else seen
 

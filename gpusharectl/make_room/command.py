@@ -44,7 +44,7 @@ from gpusharectl.output import (
     open_console,
     print_data,
 )
-from gpusharectl.state.read import explain_missing_node
+from gpusharectl.state.read import require_node
 
 _CODES = (
     "Exit codes: 0 there is a plan, or it fits without one; with --evict: the pod has "
@@ -208,8 +208,7 @@ def _proposal(
     access: Access, demand: RoomDemand, allow: Sequence[str], max_moves: int
 ) -> Proposal:
     inputs = read_inputs(access, demand, allow)
-    if demand.only and (problem := explain_missing_node(inputs.state, demand.only)):
-        raise click.ClickException(problem)
+    require_node(inputs.state, demand.only)
     result = plan_moves(demand.request, inputs.situation, Bounds(max_moves))
     return Proposal(demand, inputs, result, _again(click.get_current_context()))
 

@@ -66,9 +66,13 @@ class Proposal:
             NoPlanReason.NEVER,
         ):
             return None
+        requested = self.inputs.state.requested
+        return find_room_in_sum(self.demand.request, self._nodes, requested)
+
+    @property
+    def _nodes(self) -> list[Node]:
         situation = self.inputs.situation
-        nodes = [node for node in situation.nodes if situation.may_use(node.name)]
-        return find_room_in_sum(self.demand.request, nodes, self.inputs.state.requested)
+        return [node for node in situation.nodes if situation.may_use(node.name)]
 
     @property
     def next(self) -> str:
@@ -133,14 +137,10 @@ class Proposal:
     def _hints(self) -> Iterator[str]:
         if not isinstance(self.result, NoPlan) or self.result.why is NoPlanReason.FITS:
             return
-        situation, request = self.inputs.situation, self.demand.request
-        nodes = [node for node in situation.nodes if situation.may_use(node.name)]
-        policy = situation.choice.policy(request.policy)
-        opened = (
-            find_cards_to_open(request, nodes, policy)
-            if isinstance(policy, Policy)
-            else None
-        )
+        request, opened = self.demand.request, None
+        policy = self.inputs.choice.policy(request.policy)
+        if isinstance(policy, Policy):
+            opened = find_cards_to_open(request, self._nodes, policy)
         if opened is not None and not opened.sick:
             indexes = " ".join(str(card.index) for card in opened.cards)
             yield (

@@ -9,6 +9,8 @@ from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
+import click
+
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Amount, NodeName, PodUID
 from gpushare.domain.node import Node
@@ -254,12 +256,11 @@ def find_config(pod: Json) -> str:
     return next(options, "").removeprefix("--config=")
 
 
-def explain_missing_node(state: ClusterState, name: str) -> str:
-    """Return a sentence if the cluster has no node of this name; else empty."""
-    if state.node(name) is not None:
-        return ""
-    known = words.listed(sorted(map(facts.name_of, state.nodes)), 10)
-    return f'there is no node "{name}"; there are: {known}'
+def require_node(state: ClusterState, name: str) -> None:
+    """Raise ``ClickException`` if the cluster has no such node; empty is any."""
+    if name and state.node(name) is None:
+        known = words.listed(sorted(map(facts.name_of, state.nodes)), 10)
+        raise click.ClickException(f'there is no node "{name}"; there are: {known}')
 
 
 def compute_placements(

@@ -46,7 +46,7 @@ from rich.console import Console, RenderableType
 from gpusharectl.access import Access, access_options, reached
 from gpusharectl.completion import complete_namespaces, complete_nodes
 from gpusharectl.output import encode, open_console, print_data
-from gpusharectl.state.read import explain_missing_node, read_state
+from gpusharectl.state.read import read_state, require_node
 from gpusharectl.state.scrape import scrape_exporters
 from gpusharectl.state.view import build_overview
 from gpusharectl.top.join import join_exporters
@@ -156,8 +156,7 @@ def top(  # noqa: PLR0913
 
 def _seen(access: Access, layout: Layout) -> TopView:
     state = read_state(access, datetime.now(UTC))
-    if layout.only and (error := explain_missing_node(state, layout.only)):
-        raise click.ClickException(error)
+    require_node(state, layout.only)
     seen = build_overview(state, layout.only)
     nodes = [view.name for view in seen.nodes if view.cards or view.labelled]
     results = scrape_exporters(access.objects, state.parts, nodes)

@@ -235,14 +235,8 @@ def fits_in_sum(request: PodRequest, node: Node, requested: Requested) -> bool:
 def _in_sum(node: Node, requested: Requested) -> Amount:
     healthy = [card for card in node.cards if card.healthy]
     total = sum((card.capacity for card in healthy), NOTHING)
-    charged = {
-        placement.pod.uid: sum(placement.by_card().values(), NOTHING)
-        for placement in (*node.nominations.values(), *node.placements.values())
-        if not placement.pod.is_resource_claim
-    }
-    for uid, request in node.unplaced.items():
-        charged[uid] = sum((claim.amount for claim in request.claims), NOTHING)
-    amounts = (requested.get(uid, amount) for uid, amount in charged.items())
+    holders = _holders(node, gone=True).items()
+    amounts = (requested.get(uid, holder.amount) for uid, holder in holders)
     return total - sum(amounts, NOTHING)
 
 
@@ -277,15 +271,16 @@ class DeletionPlan:
         return {"node": self.node, "card": uuid, "index": index, "pods": self.pods}
 
 
-def _holders(node: Node) -> dict[PodUID, Holder]:
+def _holders(node: Node, *, gone: bool = False) -> dict[PodUID, Holder]:
     """Return what each pod holds of a node's cards, nominated and unplaced ones too.
 
     No ResourceClaims: they are not deleted for a pod, so what they hold stays charged.
+    ``gone``: also what they hold of cards that the node no longer has.
     """
     here = {card.uuid for card in node.cards}
     holders: dict[PodUID, Holder] = {}
     for placement in (*node.nominations.values(), *node.placements.values()):
-        amounts = [share.amount for share in placement.shares if share.card in here]
+        amounts = [s.amount for s in placement.shares if gone or s.card in here]
         if amounts and not placement.pod.is_resource_claim:
             total = sum(amounts, NOTHING)
             holders[placement.pod.uid] = Holder(placement.pod, total)
