@@ -114,16 +114,10 @@ def _pod_table(top: TopView, width: int) -> tuple[list[Row], str]:
     for row in top.pods:
         index = "?" if row.index is None else row.index
         named.append((fit_to_show(row.full_name), f"{row.node} {index}"))
-    head, bars = _head_for(named, width, _POD_HEAD)
-    first, second = _widths(named, width - len(head), 0.45)
-    names = _joined(fit_columns(_of(named, 0), first), _on_cards(_of(named, 1), second))
-    lines = [
-        (draw_pod_bar(row) if bars else Words()).append(_pod_numbers(row))
-        for row in top.pods
-    ]
+    lines = [(draw_pod_bar(row), _pod_numbers(row), row.flags) for row in top.pods]
+    rows, has_bars = _lay_out(named, _POD_HEAD, lines, width, cards_at=1, part=0.45)
     # The fills of what a pod uses explain themselves.
-    guessed = bars and any(_NO_USE in line.plain for line in lines)
-    rows = _rows(names, head, lines, [row.flags for row in top.pods])
+    guessed = has_bars and any(_NO_USE in bar.plain for bar, _, _ in lines)
     return rows, _POD_LEGEND if guessed else ""
 
 
@@ -131,35 +125,49 @@ def _card_table(top: TopView, width: int) -> tuple[list[Row], str]:
     """Return the rows, and the legend of their bars."""
     named = [("card", "model")]
     named += [(row.where, shorten_model(row.card)) for row in top.cards]
-    head, bars = _head_for(named, width, _CARD_HEAD)
-    first, second = _widths(named, width - len(head), 0.25)
-    names = _joined(_on_cards(_of(named, 0), first), fit_columns(_of(named, 1), second))
-    lines = [
-        (draw_card_bar(row) if bars else Words()).append(_card_numbers(row))
-        for row in top.cards
-    ]
-    known = {row.seen.used_mib is not None for row in top.cards} if bars else set()
+    lines = [(draw_card_bar(row), _card_numbers(row), row.flags) for row in top.cards]
+    rows, has_bars = _lay_out(named, _CARD_HEAD, lines, width, cards_at=0, part=0.25)
+    known = {row.seen.used_mib is not None for row in top.cards} if has_bars else set()
     legend = [_LEGEND] * (True in known) + [_CARD_LEGEND] * (False in known)
-    rows = _rows(names, head, lines, [row.flags for row in top.cards])
     return rows, "\n".join(legend)
 
 
-def _head_for(
-    named: Sequence[tuple[str, str]], width: int, head: str
-) -> tuple[str, bool]:
-    """Return the head of the numbers; on a narrow screen names go before bars."""
-    wanted = sum(max(map(cell_len, names)) for names in zip(*named, strict=True))
-    if width >= _WIDE or wanted + 2 * len(_GAP) + len(head) <= width:
-        return head, True
-    return head[WIDTH:], False
+def _lay_out(
+    named: Sequence[tuple[str, str]],
+    head: str,
+    lines: Sequence[tuple[Words, str, Sequence[Flag]]],
+    width: int,
+    *,
+    cards_at: int,
+    part: float,
+) -> tuple[list[Row], bool]:
+    """Return the rows of a table, and whether there is room for bars.
 
-
-def _of(named: Iterable[tuple[str, str]], place: int) -> list[str]:
-    return [names[place] for names in named]
-
-
-def _joined(first: Iterable[str], second: Iterable[str]) -> list[str]:
-    return [_GAP.join(both) for both in zip(first, second, strict=True)]
+    ``named`` are two columns with their titles, of which that at ``cards_at`` has
+    ``NODE INDEX``; if both need more, ``part`` of the width is for the second one.
+    Each of ``lines`` has a bar, numbers, and flags, which are below it.
+    """
+    columns = [list(column) for column in zip(*named, strict=True)]
+    first, second = (max(map(cell_len, column)) for column in columns)
+    gaps = 2 * len(_GAP)
+    # On a narrow screen names go before bars.
+    has_bars = width >= _WIDE or first + second + gaps + len(head) <= width
+    if not has_bars:
+        head = head[WIDTH:]
+    room = width - len(head) - gaps
+    if first + second > room:
+        second = min(second, max(round(room * part), room - first))
+        first = min(first, room - second)
+    fitting = [
+        (_on_cards if at == cards_at else fit_columns)(columns[at], cells)
+        for at, cells in enumerate((first, second))
+    ]
+    names = [_GAP.join(both) for both in zip(*fitting, strict=True)]
+    rows: list[Row] = [[Words(f"{names[0]}{_GAP}{head}", _DIM)]]
+    for name, (bar, numbers, flags) in zip(names[1:], lines, strict=True):
+        line = Words(f"{name}{_GAP}").append_text(bar if has_bars else Words())
+        rows.append([line.append(numbers), *_flags(flags)])
+    return rows, has_bars
 
 
 def _on_cards(names: Sequence[str], width: int) -> list[str]:
@@ -182,31 +190,6 @@ def _without_domain(nodes: Sequence[str]) -> list[str]:
     if len(domains) == 1 and any(domains):
         return [f"{node.partition('.')[0]}…" for node in nodes]
     return [*nodes]
-
-
-def _rows(
-    names: Sequence[str],
-    head: str,
-    lines: Iterable[Words],
-    flags: Iterable[Sequence[Flag]],
-) -> list[Row]:
-    """Join the columns; the first name is the head's, and flags are below a line."""
-    rows: list[Row] = [[Words(f"{names[0]}{_GAP}{head}", _DIM)]]
-    for name, line, of_row in zip(names[1:], lines, flags, strict=True):
-        rows.append([Words(f"{name}{_GAP}").append_text(line), *_flags(of_row)])
-    return rows
-
-
-def _widths(
-    named: Sequence[tuple[str, str]], room: int, part: float
-) -> tuple[int, int]:
-    """Divide the width between two columns; if both need more, by ``part``."""
-    room -= 2 * len(_GAP)
-    first, second = (max(map(cell_len, names)) for names in zip(*named, strict=True))
-    if first + second > room:
-        second = min(second, max(round(room * part), room - first))
-        first = min(first, room - second)
-    return first, second
 
 
 def _pod_numbers(row: PodRow) -> str:
