@@ -22,8 +22,10 @@ metric is absent, as with a list of metrics that leaves the field out. Metrics o
 NVIDIA's own dcgm-exporter are not used.
 
 In the texts below ⟨…⟩ stands for a label. The alerts also name MIG instances and UUIDs.
-Expressions of one short line stand here, all others in `alerts.yaml`.
+Of the expressions only short ones with a limit stand here; all are in `alerts.yaml`.
 """
+_LIMIT = re.compile(r"^.*[<>] (?!0$|1$)[\d.]+$")
+"""An expression of one line that compares with a number, and not with 0 or 1."""
 _SHORT_EXPRESSION = 100
 """Characters."""
 
@@ -49,9 +51,9 @@ def _entry(alert: Alert) -> str:
 
 
 def _expression(expr: str) -> str:
-    """Return a short expression as code, because it has the limit; else a break."""
-    short = len(expr) <= _SHORT_EXPRESSION and "\n" not in expr
-    return f"```\n{expr}\n```\n" if short else "\n"
+    """Return a short expression with a limit as code; else a break."""
+    has_limit = len(expr) <= _SHORT_EXPRESSION and _LIMIT.search(expr)
+    return f"```\n{expr}\n```\n" if has_limit else "\n"
 
 
 def _plain(text: str) -> str:
