@@ -18,8 +18,7 @@ _ALERTS_HEAD = """\
 The rules are in `manifests/monitoring/`: `prometheusrule.yaml` for the Prometheus
 operator, `alerts.yaml` for the `rule_files` of a plain Prometheus. `alertmanager.yaml`
 is an example that sends alerts to Discord by severity. An alert does not fire if its
-metric is absent, as with a list of metrics that leaves the field out. Metrics of
-NVIDIA's own dcgm-exporter are not used.
+metric is absent, as with a list of metrics that leaves the field out.
 
 In the texts below ⟨…⟩ stands for a label. The alerts also name MIG instances and UUIDs.
 Of the expressions only short ones with a limit stand here; all are in `alerts.yaml`.

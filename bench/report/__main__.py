@@ -41,9 +41,8 @@ RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 _HEAD = """# Performance
 
-`make bench-report` writes this page from `bench/results`, nothing by hand. Each figure
-has its limit beside it, measured in the same run. Compare ratios between
-machines, never milliseconds. A dash was not measured.
+`make bench-report` writes this page from `bench/results`. Each figure has its limit
+beside it, measured in the same run. Compare ratios between machines, not times.
 """
 
 

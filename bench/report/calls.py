@@ -83,7 +83,7 @@ def filter_section(result: BenchResult, pictures: Path) -> PageSection:
         "effects of pods and scrapes are measured with 5,000 names."
     )
     picture = Picture("filter.svg", "Milliseconds of a filter by the number of names")
-    parts = [words, table, picture, *_scrapes(result)]
+    parts: list[str | Table | Picture] = [words, table, picture, *_scrapes(result)]
     return PageSection("Filter over HTTP", parts, result)
 
 

@@ -92,11 +92,9 @@ def times(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> float | No
 
 
 def measured(result: BenchResult) -> str:
-    """Return day, machine and Python version."""
+    """Return day and machine."""
     day = str(result.get("at", "at an unknown time"))[:10]
-    machine = result.get("machine", "an unknown machine")
-    python = f", Python {result['python']}" if "python" in result else ""
-    return f"{day} on {machine}{python}"
+    return f"{day} on {result.get('machine', 'an unknown machine')}"
 
 
 def not_measured(title: str, file: str, by: str) -> PageSection:
@@ -115,15 +113,6 @@ def number(value: object, digits: int = 2) -> str:
     if isinstance(value, float):
         return f"{value:,.{digits}f}"
     return str(value)
-
-
-def beside(groups: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return a table of several groups of figures with the same keys, side by side."""
-    keys = dict.fromkeys(key for group in groups.values() for key in group)
-    rows = (
-        (key, *(number(group.get(key), 3) for group in groups.values())) for key in keys
-    )
-    return Table(("what", *groups), tuple(rows))
 
 
 def flat(

@@ -10,8 +10,7 @@ from bench.report.page import BenchResult, Goal, PageSection, Picture, Table, at
 _LOAD = "100"
 _WHERE = (
     "The trace is `cluster-trace-gpu-v2023` of `alibaba/clusterdata`: put its "
-    "`openb_node_list_gpu_node.csv` and `openb_pod_list_*.csv` into the folder "
-    "`GPUSHARE_TRACE_DIR`."
+    "`openb_*.csv` into the folder `GPUSHARE_TRACE_DIR`."
 )
 
 

@@ -61,8 +61,6 @@ SCALE_GOALS = (
         at("watch", "under_load", "p99"),
     ),
     Goal("maximum, ms", f"< {AGE_MS:,}", at("watch", "under_load", "max")),
-    Goal("while /metrics is read, maximum ms", "", at("watch", "while_scraped", "max")),
-    Goal("/metrics, seconds to read", "", at("watch", "scrape_s")),
     Goal("/metrics, MiB", "", at("watch", "scrape_mib")),
     *(
         Goal(
@@ -141,7 +139,7 @@ def scale_section(result: BenchResult, _pictures: Path) -> PageSection:
     """Return the section on a large cluster; a dash is a missing measurement."""
     words = (
         f"{number(result['nodes'])} nodes of 8 cards, {number(result['pods'])} running "
-        "pods in real etcd and kube-apiserver, copied into etcd from one of each. The "
+        "pods in real etcd and kube-apiserver. The "
         "delay of the ledger is the time from the deletion of a pod until filter "
         "allows another pod onto its card. A pair is kube-scheduler and its extender: "
         "one is killed or ends, another stands by, and pods continue to arrive "

@@ -38,7 +38,6 @@ def _rows(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("changes checked", number(run["moments"])),
         ("of these with a card over-committed", "0"),
         ("units leaked at the end", "0"),
-        ("nodes, cards", f"{run['nodes']}, {run['cards']}"),
         ("extender's memory at the end", f"{number(run['extender_mib'], 1)} MiB"),
         ("seed", str(run["seed"])),
     ]
