@@ -71,8 +71,8 @@ def _answer_one(link: socket.socket, context: ssl.SSLContext) -> None:
                 tls.sendall(_CREATED)
 
 
-def _serve(listener: socket.socket, held: Certificates) -> None:
-    _answer(listener, make_server_context(TlsFiles(*held.settings.values())))
+def _serve(listener: socket.socket, tls: Certificates) -> None:
+    _answer(listener, make_server_context(TlsFiles(*tls.settings.values())))
 
 
 @contextmanager
@@ -81,16 +81,16 @@ def _api_server() -> Iterator[client.ApiClient]:
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
-        held = certificates(Path(folder) / "tls")
+        tls = certificates(Path(folder) / "tls")
         child = multiprocessing.get_context("fork").Process(
-            target=_serve, args=(listener, held), daemon=True
+            target=_serve, args=(listener, tls), daemon=True
         )
         child.start()
         settings = client.Configuration()
         settings.host = f"https://127.0.0.1:{listener.getsockname()[1]}"
-        settings.ssl_ca_cert = held.path("ca.crt")
-        settings.cert_file = held.path("client.crt")
-        settings.key_file = held.path("client.key")
+        settings.ssl_ca_cert = tls.path("ca.crt")
+        settings.cert_file = tls.path("client.crt")
+        settings.key_file = tls.path("client.key")
         settings.assert_hostname = settings.tls_server_name = EXTENDER_SERVER_NAME
         settings.api_key = {"BearerToken": "Bearer abc"}
         try:
@@ -123,13 +123,13 @@ def bind() -> None:
                 _POD, "node", _ANNOTATIONS, timeout_s=10.0
             ),
         }
-        found: dict[str, list[float]] = {name: [] for name in ways}
+        cpu_s: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(_TURNS):
             for name, send in ways.items():
                 began = time.thread_time()
                 for _ in range(_CALLS):
                     send()
-                found[name].append((time.thread_time() - began) / _CALLS)
+                cpu_s[name].append((time.thread_time() - began) / _CALLS)
         ours.close()
-    for name, each in found.items():
+    for name, each in cpu_s.items():
         click.echo(f"{name}: {statistics.median(each) * 1000:.3f} ms of CPU a bind")

@@ -87,7 +87,7 @@ RUNS = (
 )
 
 
-def asked(pod: TracePod) -> Amount:
+def card_amount(pod: TracePod) -> Amount:
     """Give what a pod asks of cards of 1000 units: whole ones by their cores."""
     if not pod.cards:
         return Amount()
@@ -152,7 +152,7 @@ def post(rest: Rest, node: TraceNode) -> None:
 
 def body_of(pod: TracePod, name: str, namespace: str) -> Json:
     """Describe a pod as its user would write it."""
-    amount = asked(pod)
+    amount = card_amount(pod)
     limits = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}
     if amount:
         limits |= {MEMORY: str(amount.units), CORE: str(amount.cores)}
@@ -182,8 +182,8 @@ def decided(rest: Rest, pod: Json) -> bool:
         if found["spec"].get("nodeName"):
             return "placed"
         conditions = found["status"].get("conditions") or ()
-        told = any(each.get("reason") == "Unschedulable" for each in conditions)
-        return "refused" if told else ""
+        is_refused = any(each.get("reason") == "Unschedulable" for each in conditions)
+        return "refused" if is_refused else ""
 
     found = wait_until(verdict, f"decision on {path}", 60.0)
     if found == "refused":

@@ -37,14 +37,14 @@ def preload_table(console: Console) -> dict[str, Any]:
                 preload = {"LD_PRELOAD": str(container.folder / LIBRARY)}
                 took[way]["library"].append(pair_us(container, command, preload))
     table = Table("one pair", "bare µs", "with the library µs", "more µs")
-    found: dict[str, Any] = {}
+    pairs_us: dict[str, Any] = {}
     for way, sides in took.items():
         row = {side: median(values) for side, values in sides.items()}
         row["more"] = row["library"] - row["bare"]
         table.add_row(way, *(f"{value:.2f}" for value in row.values()))
-        found[way] = row
+        pairs_us[way] = row
     console.print(table)
-    return {"pairs_us": found, "rounds": ROUNDS, "pairs": PAIRS}
+    return {"pairs_us": pairs_us, "rounds": ROUNDS, "pairs": PAIRS}
 
 
 def built(folder: Path) -> Container:

@@ -4,7 +4,7 @@ import heapq
 import random
 from dataclasses import dataclass
 
-from bench.packing.cluster import Held, ReplayCluster, Shape
+from bench.packing.cluster import ReplayCluster, RunningPod, Shape
 from bench.packing.replay import Making
 from bench.packing.trace import Trace
 
@@ -31,28 +31,28 @@ def churn(trace: Trace, making: Making, seed: int, load: float) -> Churned:
     arrivals = drawn(trace, seed, load)
     cluster = ReplayCluster(trace.shuffled_nodes(seed))
     policy = making(cluster, trace, seed)
-    books = _Books()
-    running: list[tuple[float, int, Held]] = []
+    sums = _DemandSums()
+    running: list[tuple[float, int, RunningPod]] = []
 
     def end_until(at: float) -> None:
         while running and running[0][0] <= at:
-            ends, _, held = heapq.heappop(running)
-            cluster.give_back(held)
-            books.moved(ends, -held.shape.demand)
+            ends, _, pod = heapq.heappop(running)
+            cluster.give_back(pod)
+            sums.moved(ends, -pod.shape.demand)
 
     for number, (at, life, shape) in enumerate(arrivals):
         end_until(at)
         spot = policy.choose(shape)
         if spot is not None:
-            held = cluster.take(shape, spot)
-            heapq.heappush(running, (at + life, number, held))
-            books.moved(at, shape.demand)
-        books.asked(at, shape.demand, placed=spot is not None)
+            pod = cluster.take(shape, spot)
+            heapq.heappush(running, (at + life, number, pod))
+            sums.moved(at, shape.demand)
+        sums.arrived(at, shape.demand, placed=spot is not None)
     end_until(WARM_UP + WATCHED)
-    books.moved(WARM_UP + WATCHED, 0)
+    sums.moved(WARM_UP + WATCHED, 0)
     return Churned(
-        100 * books.held / (WATCHED * trace.capacity),
-        100 * books.refused / books.demand,
+        100 * sums.held_milli / (WATCHED * trace.capacity),
+        100 * sums.refused / sums.demand,
     )
 
 
@@ -72,22 +72,22 @@ def drawn(trace: Trace, seed: int, load: float) -> list[tuple[float, float, Shap
     return arrivals
 
 
-class _Books:
-    """Milli held over time, asked and refused, once it is warm."""
+class _DemandSums:
+    """Milli held over time, demanded and refused, once it is warm."""
 
     def __init__(self) -> None:
-        self.held = 0.0
+        self.held_milli = 0.0
         self.demand = 0
         self.refused = 0
         self._now = 0.0
         self._allocated = 0
 
     def moved(self, at: float, milli: int) -> None:
-        self.held += self._allocated * max(0.0, at - max(self._now, WARM_UP))
+        self.held_milli += self._allocated * max(0.0, at - max(self._now, WARM_UP))
         self._now = max(self._now, at)
         self._allocated += milli
 
-    def asked(self, at: float, milli: int, *, placed: bool) -> None:
+    def arrived(self, at: float, milli: int, *, placed: bool) -> None:
         if at >= WARM_UP:
             self.demand += milli
             self.refused += 0 if placed else milli

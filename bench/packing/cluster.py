@@ -43,7 +43,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RunningPod:
     """A pod that runs, and the cards it has."""
 
     shape: Shape
@@ -67,7 +67,7 @@ class ReplayCluster:
             self.free[row, : node.cards] = WHOLE
         self.changes: list[int] = []
         """Every node that took or gave back a pod, in order."""
-        self.ended: list[Held] = []
+        self.ended: list[RunningPod] = []
         """The pods that gave back what they held, in order."""
 
     @property
@@ -93,35 +93,35 @@ class ReplayCluster:
         """Give the cards of a node that have room for one card's part of the pod."""
         return np.flatnonzero(self.free[node] >= shape.milli)
 
-    def take(self, shape: Shape, spot: Spot) -> Held:
+    def take(self, shape: Shape, spot: Spot) -> RunningPod:
         """Let a pod that fits have its place; whole cards are the lowest free ones."""
         cards: tuple[int, ...] = ()
         if shape.cards == 1:
             cards = (spot.card,)
         elif shape.cards:
             cards = tuple(self.able(shape, spot.node)[: shape.cards].tolist())
-        held = Held(shape, spot.node, cards)
-        self._move(held, -1)
+        pod = RunningPod(shape, spot.node, cards)
+        self._move(pod, -1)
         if (
             self.cpu[spot.node] < 0
             or self.memory[spot.node] < 0
             or len(cards) != shape.cards
             or (self.free[spot.node] < 0).any()
         ):
-            raise AssertionError(f"{held} does not fit on {self.nodes[spot.node]}")
-        return held
+            raise AssertionError(f"{pod} does not fit on {self.nodes[spot.node]}")
+        return pod
 
-    def give_back(self, held: Held) -> None:
+    def give_back(self, pod: RunningPod) -> None:
         """Let a pod end."""
-        self._move(held, 1)
-        self.ended.append(held)
+        self._move(pod, 1)
+        self.ended.append(pod)
 
-    def _move(self, held: Held, sign: int) -> None:
-        self.cpu[held.node] += sign * held.shape.cpu_milli
-        self.memory[held.node] += sign * held.shape.memory_mib
-        for card in held.cards:
-            self.free[held.node, card] += sign * held.shape.milli
-        self.changes.append(held.node)
+    def _move(self, pod: RunningPod, sign: int) -> None:
+        self.cpu[pod.node] += sign * pod.shape.cpu_milli
+        self.memory[pod.node] += sign * pod.shape.memory_mib
+        for card in pod.cards:
+            self.free[pod.node, card] += sign * pod.shape.milli
+        self.changes.append(pod.node)
 
 
 Scores: TypeAlias = NDArray[np.int64]

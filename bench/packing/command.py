@@ -82,8 +82,8 @@ def packing(  # noqa: PLR0913, PLR0917 - one parameter for each option
         if churn and _CHURN_LIST in named:
             for policy in [name for name in _CHURN_POLICIES if name in chosen]:
                 for load in CHURN_LOADS:
-                    found = running.churn(_CHURN_LIST, policy, load)
-                    record.churn(_CHURN_LIST, policy, load, found)
+                    results = running.churn(_CHURN_LIST, policy, load)
+                    record.churn(_CHURN_LIST, policy, load, results)
             record.show_churn()
 
 
@@ -103,19 +103,21 @@ class _Record:
         facts = {"pods": pods, "nodes": nodes, "cards": capacity // 1000}
         entry |= facts | {"published": published(name)}
 
-    def limits(self, name: str, found: dict[str, float]) -> None:
-        self._results["lists"][name]["limits"] = found
+    def limits(self, name: str, results: dict[str, float]) -> None:
+        self._results["lists"][name]["limits"] = results
         self._write()
 
-    def policy(self, name: str, policy: str, found: dict[str, Any]) -> None:
-        self._results["lists"][name]["policies"][policy] = found
+    def policy(self, name: str, policy: str, results: dict[str, Any]) -> None:
+        self._results["lists"][name]["policies"][policy] = results
         self._write()
-        self._console.print(f"{name}, {policy}: {found['mean']}")
+        self._console.print(f"{name}, {policy}: {results['mean']}")
 
-    def churn(self, name: str, policy: str, load: int, found: dict[str, float]) -> None:
+    def churn(
+        self, name: str, policy: str, load: int, results: dict[str, float]
+    ) -> None:
         entry = self._results["churn"]
         entry["list"] = name
-        entry.setdefault("policies", {}).setdefault(policy, {})[str(load)] = found
+        entry.setdefault("policies", {}).setdefault(policy, {})[str(load)] = results
         self._write()
 
     def show(self, name: str) -> None:
@@ -145,13 +147,13 @@ def list_table(name: str, entry: Mapping[str, Any]) -> Table:
     table = Table(
         f"{name}: allocated %", "at 100", "at 130", "published", "µs a decision"
     )
-    for policy, found in entry["policies"].items():
-        told = entry["published"].get(policy)
+    for policy, results in entry["policies"].items():
+        published_shares = entry["published"].get(policy, {})
         table.add_row(
             policy,
-            *(_shown(found["mean"][load]) for load in ("100", "130")),
-            " / ".join(_shown(share) for share in told.values()) if told else "",
-            _shown(found["decision_us"]["mean"]),
+            *(_shown(results["mean"][load]) for load in ("100", "130")),
+            " / ".join(map(_shown, published_shares.values())),
+            _shown(results["decision_us"]["mean"]),
         )
     limits = entry["limits"]
     table.add_row("linear program", _shown(limits["bound"]), "", "", "")
@@ -163,9 +165,9 @@ def churn_table(entry: Mapping[str, Any]) -> Table:
     """Show the runs with pods that end."""
     table = Table("pods that end", "load %", "allocated %", "refused % of the demand")
     for policy, loads in entry["policies"].items():
-        for load, found in loads.items():
+        for load, results in loads.items():
             table.add_row(
-                policy, load, _shown(found["share"]), _shown(found["refused"])
+                policy, load, _shown(results["share"]), _shown(results["refused"])
             )
     return table
 

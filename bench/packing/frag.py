@@ -8,7 +8,7 @@ their cores. Nothing is rounded.
 from collections import defaultdict
 from dataclasses import replace
 
-from bench.packing.cluster import Held, ReplayCluster, Shape, Spot
+from bench.packing.cluster import ReplayCluster, RunningPod, Shape, Spot
 from bench.packing.trace import WHOLE, TraceNode
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.frag.policy import Packer
@@ -56,7 +56,7 @@ class Frag:
             self._hosts.set_allocatable(name, has)
             self._candidates.put(name, _OPEN)
         self._arrivals = 0
-        self._running: defaultdict[Held, list[PodUID]] = defaultdict(list)
+        self._running: defaultdict[RunningPod, list[PodUID]] = defaultdict(list)
         self._upto = len(cluster.ended)
 
     def choose(self, shape: Shape) -> Spot | None:
@@ -77,17 +77,17 @@ class Frag:
         self._hosts.hold(uid, placed.node, request.host or HostAmount())
         self._candidates.count(placed.node, 1)
         cards = tuple(sorted(map(index_of, placed.cards())))
-        held = Held(shape, int(placed.node), cards)
-        self._running[held].append(uid)
-        return Spot(held.node, cards[0] if cards else -1)
+        pod = RunningPod(shape, int(placed.node), cards)
+        self._running[pod].append(uid)
+        return Spot(pod.node, cards[0] if cards else -1)
 
     def _follow(self) -> None:
         """Strike out pods that ended meanwhile; of equal ones it is all one which."""
-        for held in self._cluster.ended[self._upto :]:
-            uid = self._running[held].pop()
+        for pod in self._cluster.ended[self._upto :]:
+            uid = self._running[pod].pop()
             self._ledger.release(uid)
             self._hosts.release(uid)
-            self._candidates.count(name_of(held.node), -1)
+            self._candidates.count(name_of(pod.node), -1)
         self._upto = len(self._cluster.ended)
 
 

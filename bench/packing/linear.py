@@ -73,16 +73,16 @@ class _Program:
 
     def optimum(self) -> tuple[float, dict[Key, float]]:
         """Solve with the patterns known so far: the most, and the price of each row."""
-        found = linprog(
+        solution = linprog(
             -np.array(self._gains),
             A_ub=self._matrix(),
             b_ub=np.array(list(self._limits.values())),
             method="highs",
         )
-        if found.status != 0:
-            raise RuntimeError(found.message)
-        prices = -found.ineqlin.marginals
-        return -float(found.fun), dict(zip(self._rows, prices.tolist(), strict=True))
+        if solution.status != 0:
+            raise RuntimeError(solution.message)
+        prices = -solution.ineqlin.marginals
+        return -float(solution.fun), dict(zip(self._rows, prices.tolist(), strict=True))
 
     def grown(self, prices: dict[Key, float]) -> bool:
         """Add for each kind of node the pattern worth most; False where none pays."""
@@ -127,8 +127,8 @@ class _Program:
     def _add_pattern(self, kind: int, pattern: Pattern) -> None:
         if (kind, pattern) not in self._patterns:
             self._patterns.add((kind, pattern))
-            held: dict[Key, float] = {("size", kind, s): -n for s, n in pattern}
-            self._add(0.0, {("cards", kind): 1.0} | held)
+            counts: dict[Key, float] = {("size", kind, s): -n for s, n in pattern}
+            self._add(0.0, {("cards", kind): 1.0} | counts)
 
     def _matrix(self) -> csc_array:
         values: list[float] = []
@@ -185,10 +185,10 @@ def dearest(prices: Mapping[int, float]) -> tuple[float, Pattern]:
 
 
 def _walked(last: Sequence[int], step: int) -> Pattern:
-    held: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     room = len(last) - 1
     while room > 0:
-        held[last[room] * step] += 1
+        counts[last[room] * step] += 1
         room -= last[room] or 1
-    held.pop(0, None)
-    return tuple(sorted(held.items()))
+    counts.pop(0, None)
+    return tuple(sorted(counts.items()))

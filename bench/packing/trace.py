@@ -13,6 +13,7 @@ import io
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from statistics import fmean
 
@@ -296,8 +297,8 @@ def trace_scenario(trace: Trace, name: str, seed: int) -> Scenario:
 
     ``ValueError`` as in ``Trace.arrivals``.
     """
-    nodes = (_scenario_node(*one) for one in enumerate(trace.shuffled_nodes(seed)))
-    pods = (_scenario_pod(*one) for one in enumerate(trace.arrivals(seed)))
+    nodes = starmap(_scenario_node, enumerate(trace.shuffled_nodes(seed)))
+    pods = starmap(_scenario_pod, enumerate(trace.arrivals(seed)))
     steps = tuple(ScenarioStep(0.0, Arrive(pod)) for pod in pods)
     return Scenario(f"openb {name}, seed {seed}", tuple(nodes), steps, waits=False)
 
@@ -315,7 +316,7 @@ def _scenario_node(place: int, node: TraceNode) -> Json:
 
 def _scenario_pod(number: int, pod: TracePod) -> Json:
     whole = pod.cards > 1
-    asked = synthetic.PodSpec(
+    spec = synthetic.PodSpec(
         units=0 if whole else pod.milli,
         cores=CORES_PER_CARD * pod.cards if whole else pod.cards,
         cpu=f"{pod.cpu_milli}m",
@@ -323,4 +324,4 @@ def _scenario_pod(number: int, pod: TracePod) -> Json:
         models=tuple(sorted(pod.models or ())),
     )
     # A pod of the list may come twice, but a name only once.
-    return synthetic.make_pod("openb", f"{pod.name}-{number}", asked)
+    return synthetic.make_pod("openb", f"{pod.name}-{number}", spec)

@@ -1,9 +1,14 @@
-"""Tell the demo's four scenes, and check that each has the expected result."""
+"""Tell the demo's four scenes, and check each result; or leave a cluster running."""
 
+import os
+import signal
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 import orjson
@@ -15,7 +20,7 @@ from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.codec import read_pod_record
 from gpushare.kube.words import units as counted_units
-from gpusharectl.demo.cluster import DemoCluster, NodeSpec
+from gpusharectl.demo.cluster import CannotStartError, DemoCluster, NodeSpec
 from gpusharectl.demo.devices import ContainerConfig
 from gpusharectl.output import Hanging, draw_bar, draw_legend
 
@@ -173,12 +178,12 @@ class Story:
     def draw(self) -> None:
         """Draw what each card holds, one line for each."""
         for card in self._cards():
-            self._print(*card_lines(self.console.width, card, self._held(card)))
+            self._print(*card_lines(self.console.width, card, self._units_by_pod(card)))
 
-    def expect(self, result: str, *, held: Sequence[Sequence[str]]) -> None:
+    def expect(self, result: str, *, pods: Sequence[Sequence[str]]) -> None:
         """Check that the node's cards hold these pods, and say so."""
-        seen = [set(self._held(card)) for card in self._cards()]
-        if seen != [set(names_) for names_ in held]:
+        seen = [set(self._units_by_pod(card)) for card in self._cards()]
+        if seen != [set(names_) for names_ in pods]:
             raise NotAsExpectedError(f"{result}: the cards hold {seen}")
         self._print(_indented(Text(f"As expected: {result}.", "bold green"), 2))
 
@@ -198,7 +203,7 @@ class Story:
 
     def _why(self, units: int) -> None:
         for card in self._cards():
-            free = card.units - sum(self._held(card).values())
+            free = card.units - sum(self._units_by_pod(card).values())
             missing = f"card {card.index} has {free} free, {units} are asked"
             self._print(_indented(Text(missing, "dim")))
 
@@ -209,7 +214,7 @@ class Story:
         given = self.demo.kubelet.given(pod["metadata"]["uid"])
         check_container(pod, placement, given)
 
-    def _held(self, card: Card) -> dict[str, int]:
+    def _units_by_pod(self, card: Card) -> dict[str, int]:
         placements = filter(None, (read_pod_record(p).placement for p in self._pods()))
         return {
             placement.pod.name: amount.units
@@ -247,19 +252,19 @@ class Story:
 
 
 def card_lines(
-    width: int, card: Card, held: Mapping[str, int]
+    width: int, card: Card, units_by_pod: Mapping[str, int]
 ) -> Iterator[RenderableType]:
     """Draw what a card holds; on a narrow screen its pods are named below the bar."""
     line = Text(f"    card {card.index} ")
-    line.append_text(draw_bar(card.units, list(held.values()), _BAR))
-    line.append(f" {sum(held.values()):>2}/{card.units}")
-    if not held:
+    line.append_text(draw_bar(card.units, list(units_by_pod.values()), _BAR))
+    line.append(f" {sum(units_by_pod.values()):>2}/{card.units}")
+    if not units_by_pod:
         yield line
     elif width < _WIDE:
         yield line
-        yield _indented(draw_legend(held), _INDENT + len("card 0 "))
+        yield _indented(draw_legend(units_by_pod), _INDENT + len("card 0 "))
     else:
-        yield line.append(" ").append_text(draw_legend(held))
+        yield line.append(" ").append_text(draw_legend(units_by_pod))
 
 
 def step_lines(width: int, begin: Text, what: Text) -> Iterator[RenderableType]:
@@ -316,7 +321,7 @@ _T400 = NodeSpec(
         "GPU-e84b9f70-2d15-4c8b-b3f2-7719ac60d5be": 4096,
     },
 )
-HELD: Sequence[NodeSpec] = (_RTX_3090, _TESLA_P4)
+HELD_NODES: Sequence[NodeSpec] = (_RTX_3090, _TESLA_P4)
 """The nodes of the cluster that ``--hold`` leaves running."""
 
 
@@ -327,7 +332,7 @@ def one_card(story: Story) -> None:
         story.create(name, units)
     story.expect(
         f"91 units, {mib(91)}, of 24259 MiB are in use",
-        held=[["app-1", "app-2", "app-3"]],
+        pods=[["app-1", "app-2", "app-3"]],
     )
 
 
@@ -340,12 +345,12 @@ def rolling_update(story: Story) -> None:
     story.create("app-3b", 10, say="update")
     story.expect_event("app-3b", _SHORT)
     story.gone("app-3a")
-    story.expect("it still does not fit, and waits", held=[["app-1", "app-2"]])
+    story.expect("it still does not fit, and waits", pods=[["app-1", "app-2"]])
     story.expect_event("app-3b", _SHORT)
     story.withdraw("app-3b")
     story.create("app-3c", 1, say="update")
     story.expect(
-        "with the limit put back to 1 it runs", held=[["app-1", "app-2", "app-3c"]]
+        "with the limit put back to 1 it runs", pods=[["app-1", "app-2", "app-3c"]]
     )
 
 
@@ -356,7 +361,7 @@ def two_cards(story: Story) -> None:
         story.create(name, units)
     story.expect(
         "the first card with room: 4 and 20 units on card 0, 20 on card 1",
-        held=[["cuda-1", "cuda-2"], ["cuda-3"]],
+        pods=[["cuda-1", "cuda-2"], ["cuda-3"]],
     )
     story.inside("cuda-1", "cuda-2", "cuda-3")
 
@@ -366,13 +371,13 @@ def not_on_one_card(story: Story) -> None:
     story.node(_T400)
     for name, units in (("ai-1", 8), ("ai-2", 12)):
         story.create(name, units)
-    story.expect("2 GiB and 3 GiB use both cards", held=[["ai-1"], ["ai-2"]])
+    story.expect("2 GiB and 3 GiB use both cards", pods=[["ai-1"], ["ai-2"]])
     story.create("ai-3", 10)
     story.expect_event("ai-3", _ONE_CARD)
     story.create("ai-4", 8)
     story.expect(
         "12 units were free, but no card had 10; 8 and 8 share one card",
-        held=[["ai-1", "ai-4"], ["ai-2"]],
+        pods=[["ai-1", "ai-4"], ["ai-2"]],
     )
 
 
@@ -382,3 +387,110 @@ SCENES: Sequence[Callable[[Story], None]] = (
     two_cards,
     not_on_one_card,
 )
+
+_TERMINATED = 128 + signal.SIGTERM
+_INTRODUCTION = """\
+GPU memory sharing, shown in four short scenes. No GPU, no cluster: an embedded \
+API server, stand-ins for scheduler and kubelet, simulated cards, and the real \
+extender and device plugin.
+1 unit is 256 MiB of one card's memory; every pod also asks 1 core of 100.
+
+"""
+
+
+def tell_story(console: Console) -> int:
+    """Play all scenes; return 0 if each had the expected result, else 1."""
+    # An exception ends the children, as Ctrl-C does; the signal alone would not.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    _print(console, _INTRODUCTION.splitlines())
+    began = time.monotonic()
+    try:
+        with _folder() as folder, DemoCluster(Path(folder)) as demo:
+            story = Story(demo, console)
+            for number, scene in enumerate(SCENES, start=1):
+                title = (scene.__doc__ or "").rstrip(".")
+                console.print(f"[bold]Scene {number}[/bold] · {title}")
+                scene(story)
+                story.clear()
+                console.print()
+    except (CannotStartError, NotAsExpectedError) as error:
+        console.print(f"Not as expected: {error}", style="bold red", markup=False)
+        return 1
+    took_s = time.monotonic() - began
+    console.print(
+        f"All {len(SCENES)} scenes had the expected result, in {took_s:.0f} s."
+    )
+    console.print("Try it with kubectl: make hold, or gpusharectl demo --hold")
+    return 0
+
+
+def hold_cluster(console: Console, stop: Event) -> int:
+    """Start a cluster with two nodes, say how to use it, and wait for ``stop``."""
+    try:
+        with _folder() as folder, DemoCluster(Path(folder)) as demo:
+            demo.join(*HELD_NODES)
+            manifest = Path(folder) / "pod.yaml"
+            manifest.write_text(_MANIFEST)
+            words = _TRY.format(folder=folder, page=demo.page)
+            _print(console, words.splitlines())
+            while not stop.wait(0.2):
+                demo.check_children()
+            console.print("Stopping ...")
+    except CannotStartError as error:
+        console.print(f"Stopped: {error}", style="bold red", markup=False)
+        return 1
+    return 0
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    """Print texts, wrapped for this screen, and indented commands, which are not."""
+    for line in lines:
+        console.print(line, soft_wrap=line.startswith(" "))
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    # Sockets are in it, and their paths must be short.
+    usual = tempfile.gettempdir()
+    place = usual if len(os.fsencode(usual)) <= _LONGEST_PLACE else "/tmp"  # noqa: S108
+    return tempfile.TemporaryDirectory(prefix="gpushare-", dir=place)
+
+
+_LONGEST_PLACE = 34
+"""Bytes; ``/gpushare-12345678/node-1/device-plugins/`` and a name must still fit."""
+
+_MANIFEST = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: app-1
+spec:
+  containers:
+  - name: app
+    image: nvidia/cuda:12.4.1-base-ubuntu22.04
+    resources:
+      limits:
+        baidu.com/vcuda-core: 1
+        baidu.com/vcuda-memory: 20
+"""
+
+_TRY = """\
+A cluster of two nodes is running: node-1 with one card of 94 units, node-2 with \
+two of 29. Try in another terminal:
+
+  export KUBECONFIG={folder}/kubeconfig
+  kubectl create -f {folder}/pod.yaml
+  kubectl get pods -o wide
+  kubectl describe pod app-1
+  kubectl get pod app-1 -o yaml    # see baidu.com/vcuda-placement
+  kubectl get node node-1 -o yaml  # see baidu.com/vcuda-cards
+  kubectl delete pod app-1
+
+Nodes, cards and pods in a browser on this machine: {page}
+
+No container runs; what one would find as /etc/vcuda/allocation.json, and what the \
+device plugin says:
+
+  cat {folder}/node-*/vcuda/containers/*/allocation.json
+  cat {folder}/node-*/deviceplugin.log
+
+Ctrl-C stops everything and leaves nothing behind."""

@@ -23,8 +23,7 @@ from gpusharectl.access import Access
 from gpusharectl.commands import main
 from gpusharectl.cordon import cordon_card, uncordon_card
 from gpusharectl.demo.cluster import DemoCluster, fetch_from
-from gpusharectl.demo.command import _hush
-from gpusharectl.demo.story import HELD
+from gpusharectl.demo.story import HELD_NODES
 from gpusharectl.inspect import inspect
 from gpusharectl.state.read import read_state
 from gpusharectl.top.command import top
@@ -40,12 +39,11 @@ pytestmark = pytest.mark.processes
 @pytest.fixture(scope="module")
 def demo() -> Iterator[DemoCluster]:
     """Two nodes; five pods that run, and one that nothing has room for."""
-    _hush()
     with (
         tempfile.TemporaryDirectory(dir="/tmp") as folder,
         DemoCluster(Path(folder)) as found,
     ):
-        found.join(*HELD)
+        found.join(*HELD_NODES)
         for name, units in (("a", 50), ("b", 40), ("c", 20), ("d", 20), ("e", 1)):
             found.cluster.create(Kind.PODS, pod_json(name, units=units, cores=1))
             wait_until(lambda name=name: runs(found, name), f"{name} to run")

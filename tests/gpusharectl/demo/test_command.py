@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from gpushare.kube.cluster import Kind, PodTarget
-from gpusharectl.demo import command
+from gpusharectl.demo import story as story_module
 from gpusharectl.demo.cluster import CannotStartError, DemoCluster
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.demo.story import Story
@@ -234,7 +234,7 @@ def test_sockets_are_kept_short(
     usual = place / ("x" * length)
     usual.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(usual))
-    with command._folder() as folder:
+    with story_module._folder() as folder:
         sockets = Path(folder) / "node-1" / "device-plugins"
         assert len(bytes(sockets / "baidu.com-vcuda-memory.sock")) <= 107
         assert (Path(folder).parent == usual) == (length == 1)
