@@ -26,6 +26,17 @@ SM = "DCGM_CUSTOM_PROCESS_SM_UTIL"
 PENDING = "vcuda_extender_pods_pending"
 LARGEST_FREE = "vcuda_node_largest_free_units"
 
+HEALTHY = f"min by ({CARD}) (vcuda_card_healthy)"
+"""1 for each card that all sources call healthy, otherwise 0."""
+HEALTHY_BY_BOOKS = f'min by ({CARD}) (vcuda_card_healthy{{gpu=""}})'
+"""The health of each card as its node's device plugin published it.
+
+The exporter has a metric of the same name from its own queries. Only the exporter's
+series have the card's index.
+"""
+HEALTHY_BY_EXPORTER = f'min by ({CARD}, gpu, GPU_I_ID) (vcuda_card_healthy{{gpu!=""}})'
+"""For each card whether it answers the exporter."""
+
 
 def booked(metric: str) -> str:
     """Return one of the extender's gauges of a card, once per card."""
@@ -41,25 +52,6 @@ def ours(metric: str, matchers: str = "") -> str:
     return f'{metric}{{NodeName!=""{more}}}'
 
 
-def healthy() -> str:
-    """Return 1 for each card that all sources call healthy, otherwise 0."""
-    return f"min by ({CARD}) (vcuda_card_healthy)"
-
-
-def healthy_by_books() -> str:
-    """Return the health of each card as its node's device plugin published it.
-
-    The exporter has a metric of the same name from its own queries. Only the exporter's
-    series have the card's index.
-    """
-    return f'min by ({CARD}) (vcuda_card_healthy{{gpu=""}})'
-
-
-def healthy_by_exporter() -> str:
-    """Return for each card whether it answers the exporter."""
-    return f'min by ({CARD}, gpu, GPU_I_ID) (vcuda_card_healthy{{gpu!=""}})'
-
-
 def used_of_allotted(used: str, allotted: str) -> str:
     """Return the quotient, without shares of 0, which cannot be exceeded."""
     return f"{used}\n/ ({allotted} > 0)"
@@ -72,7 +64,7 @@ def free_units() -> str:
     )
     is_open = f"(1 - {booked('vcuda_card_cordoned')})"
     has_cores = f"({booked('vcuda_card_placed_cores')} < bool 100)"
-    card = f"clamp_min({free}, 0) * {healthy_by_books()} * {is_open} * {has_cores}"
+    card = f"clamp_min({free}, 0) * {HEALTHY_BY_BOOKS} * {is_open} * {has_cores}"
     return f"sum({card})"
 
 

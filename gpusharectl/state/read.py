@@ -41,7 +41,6 @@ from gpusharectl.state.extender import (
     FOLDERS,
     fetch_page,
     read_certificates,
-    requires_certificate,
 )
 
 _PAGE = 500
@@ -341,11 +340,7 @@ def _placements(
     for pod in _leaders_first(objects, list(filter(facts.is_ready, extenders))):
         name = facts.name_of(pod)
         try:
-            tls = (
-                read_certificates(None, certificates)
-                if requires_certificate(pod)
-                else None
-            )
+            tls = read_certificates(None, certificates)
             snapshot = read_snapshot(fetch_page(objects, pod, "/snapshot", tls))
         except (ClusterError, Malformed) as error:
             because = f"{name}: {error}"

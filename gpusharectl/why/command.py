@@ -101,6 +101,7 @@ from gpusharectl.why.verdict import (
     DeletionPlan,
     LargestRequests,
     NodeVerdict,
+    needs_node,
 )
 
 _CODES = (
@@ -429,15 +430,13 @@ def _table(answer: Pending, *, whole: bool) -> Iterator[RenderableType]:
 def _spelled_out(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
     for node in nodes:
         yield from (line.row for line in _cards(answer, [node]))
-        claims = answer.request.claims
-        if len(claims) > 1 or claims[0].whole_cards:
+        if needs_node(answer.request):
             yield from (line.row for line in _nodes(answer, [node]))
 
 
 def _grouped(answer: Pending, nodes: Sequence[NodeVerdict]) -> Iterator[Row]:
     """Yield the nearest lines, and one for all others with the same answer."""
-    request = answer.request
-    by_node = len(request.claims) > 1 or bool(request.claims[0].whole_cards)
+    by_node = needs_node(answer.request)
     lines = [*(_nodes if by_node else _cards)(answer, nodes)]
     near = sorted(
         (line for line in lines if line.near), key=lambda line: line.near or ()

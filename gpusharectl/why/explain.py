@@ -46,6 +46,7 @@ from gpusharectl.why.verdict import (
     fits_in_sum,
     gives_way,
     judge_node,
+    needs_node,
     plan_on_card,
     plan_on_node,
 )
@@ -150,7 +151,7 @@ def _at(pod: Json) -> str:
 def _earlier(
     request: PodRequest, before: Node, actual: Placement, policy: Policy
 ) -> Iterator[EarlierCard]:
-    if len(request.claims) > 1 or request.claims[0].whole_cards:
+    if needs_node(request):
         return
     amount = request.claims[0].amount
 
@@ -281,7 +282,7 @@ class _PendingPod:
         if self._fits:
             return (), 0
         judged = list(zip(self._nodes, self._verdicts, strict=True))
-        if len(request.claims) > 1 or request.claims[0].whole_cards:
+        if needs_node(request):
             judged = sorted(judged, key=lambda pair: pair[1].distance)[:MOST_WAYS]
             ways = [plan_on_node(request, node, policy) for node, _ in judged]
             return tuple(filter(None, ways)), len(judged)

@@ -118,6 +118,11 @@ class NodeVerdict:
         }
 
 
+def needs_node(request: PodRequest) -> bool:
+    """Return whether no single card decides: for whole cards, or several claims."""
+    return len(request.claims) > 1 or bool(request.claims[0].whole_cards)
+
+
 def judge_node(
     request: PodRequest, node: Node, policy: Policy, barred: str = ""
 ) -> NodeVerdict:

@@ -9,10 +9,10 @@ from gpushare.cards.xids import CARD_XIDS, PROGRAM_XIDS
 from monitoring.alerts.alert import Alert, Group
 from monitoring.queries import (
     CARD,
+    HEALTHY_BY_BOOKS,
+    HEALTHY_BY_EXPORTER,
     ITS_NUMBER,
     ITS_UUID,
-    healthy_by_books,
-    healthy_by_exporter,
     ours,
 )
 
@@ -80,7 +80,7 @@ _XID_ALERTS = (
 _FAULT_ALERTS = (
     Alert(
         "VcudaGpuLost",
-        f"{healthy_by_books()} == 0",
+        f"{HEALTHY_BY_BOOKS} == 0",
         "critical",
         "A card of {{ $labels.NodeName }} is sick or lost, says its device plugin",
         "The card gets no new pods. Pods on it may hang. `gpusharectl inspect` shows "
@@ -91,7 +91,7 @@ _FAULT_ALERTS = (
     ),
     Alert(
         "VcudaGpuLost",
-        f"{healthy_by_exporter()} == 0\nunless on ({CARD}) {healthy_by_books()} == 0",
+        f"{HEALTHY_BY_EXPORTER} == 0\nunless on ({CARD}) {HEALTHY_BY_BOOKS} == 0",
         "critical",
         f"No answer to the exporter: {_WHERE}",
         "Pods on the card may hang, and the extender still places new pods on it: run "

@@ -15,6 +15,7 @@ from monitoring.boards.board import (
 )
 from monitoring.queries import (
     ALLOTTED,
+    HEALTHY,
     LARGEST_FREE,
     PENDING,
     PLACED,
@@ -26,7 +27,6 @@ from monitoring.queries import (
     booked,
     by,
     free_units,
-    healthy,
     ours,
     used_of_allotted,
 )
@@ -44,7 +44,7 @@ _NOW = (
     number(
         "Sick cards",
         "Cards that the device plugin or the exporter of their node calls sick.",
-        f"sum(1 - {healthy()})",
+        f"sum(1 - {HEALTHY})",
         bad_from=1,
     ),
     number("Memory", "Memory of all cards.", f"sum({_TOTAL})", unit=MIB),
@@ -161,7 +161,7 @@ _NODES = rows_of(
     "Nodes",
     "Allotted is from the node's exporter; the extender's value is beside it.",
     Query(f"count by (NodeName) ({booked('vcuda_card_info')})", "Cards"),
-    Query(f"sum by (NodeName) (1 - {healthy()})", "Sick"),
+    Query(f"sum by (NodeName) (1 - {HEALTHY})", "Sick"),
     Query(f"sum by (NodeName) ({_TOTAL})", "Memory (MiB)"),
     Query(f"sum by (NodeName) ({_ALLOTTED_MIB})", "Allotted (MiB)"),
     Query(f"sum by (NodeName) ({_IN_USE})", "Used (MiB)"),
