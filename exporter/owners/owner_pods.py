@@ -13,7 +13,7 @@ from itertools import islice
 from gpushare.domain.model import Amount, CardUUID, PodUID, Share
 from gpushare.kube.cluster import Json, PodTarget
 from gpushare.kube.json_reader import Reader
-from gpushare.kube.resource_claims.pod_claims import ResourceClaimUse
+from gpushare.kube.resource_claims.allocated import ResourceClaimUse
 from gpushare.kubelet.pods import NodePod, PodName, read_node_pod
 
 _POD = re.compile(

@@ -7,7 +7,7 @@ this listener can reserve cards, so it is on loopback, and has no other path but
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -163,41 +163,27 @@ def _answer(parts: ResourceClaimParts, body: bytes) -> bytes:
 def _judge(
     parts: ResourceClaimParts, review: ResourceClaimReview
 ) -> tuple[ResourceClaimVerdict, Sequence[str]]:
-    if review.claim is None:
-        return ResourceClaimVerdict.ALLOWED, ()
-    if _is_allocated(review.old):
-        # The API server lets nobody change an allocation.
+    # The API server lets nobody change an allocation.
+    if review.claim is None or _is_allocated(review.old):
         return ResourceClaimVerdict.ALLOWED, ()
     try:
-        claim, why_not = read_resource_claim(review.claim), refused_access(review.claim)
+        claim, denials = read_resource_claim(review.claim), refused_access(review.claim)
     except Malformed as error:
         return ResourceClaimVerdict.DENIED, [f"the claim is not understood: {error}"]
-    if why_not := why_not + (_empty_requests(claim) if claim else []):
-        return ResourceClaimVerdict.DENIED, why_not
+    if denials := denials + (_empty_requests(claim) if claim else []):
+        return ResourceClaimVerdict.DENIED, denials
     if claim is None:
         return ResourceClaimVerdict.ALLOWED, ()
     if reasons := parts.readiness.why_not():
-        said = f"vcuda extender is not ready: {'; '.join(reasons)}; wait for it"
-        return ResourceClaimVerdict.NOT_READY, [said]
-    judge = (
-        parts.informer.why_not
-        if review.dry_run
-        else _reserving(parts.informer, review.claim)
-    )
-    if said := judge(claim):
-        return ResourceClaimVerdict.DENIED, [said]
-    return (
-        ResourceClaimVerdict.ALLOWED
-        if review.dry_run
-        else ResourceClaimVerdict.RESERVED
-    ), ()
-
-
-def _reserving(
-    informer: ResourceClaimInformer, body: Json
-) -> Callable[[ResourceClaim], str]:
-    version = str(body["metadata"].get("resourceVersion") or "")
-    return lambda claim: informer.reserve(claim, version)
+        wait = f"vcuda extender is not ready: {'; '.join(reasons)}; wait for it"
+        return ResourceClaimVerdict.NOT_READY, [wait]
+    if review.dry_run:
+        verdict, why_not = ResourceClaimVerdict.ALLOWED, parts.informer.why_not(claim)
+    else:
+        version = str(review.claim["metadata"].get("resourceVersion") or "")
+        verdict = ResourceClaimVerdict.RESERVED
+        why_not = parts.informer.reserve(claim, version)
+    return (ResourceClaimVerdict.DENIED, [why_not]) if why_not else (verdict, ())
 
 
 def _is_allocated(claim: Json | None) -> bool:

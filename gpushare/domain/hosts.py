@@ -5,6 +5,7 @@ looks at both. All bound pods count here, also those that ask for no card.
 """
 
 from dataclasses import dataclass
+from sys import intern
 from threading import Lock
 
 from gpushare.domain.model import NO_HOST, HostAmount, NodeName, PodUID
@@ -36,7 +37,6 @@ class Hosts:
         self._free: dict[NodeName, HostAmount] = {}
         self._pods: dict[PodUID, tuple[NodeName, HostUse]] = {}
         self._kinds: dict[tuple[int, int], HostUse] = {}
-        self._names: dict[NodeName, NodeName] = {}
         self._changed: set[NodeName] | None = set()
 
     def free(self, name: NodeName) -> HostAmount | None:
@@ -90,7 +90,8 @@ class Hosts:
                 if before == (name, host_use):
                     return
                 self._subtract(before[0], before[1].amount)
-            name = self._names.setdefault(name, name)
+            # One text for all pods of a node.
+            name = NodeName(intern(name))
             self._pods[uid] = (name, host_use)
             self._used[name] = self._used.get(name, NO_HOST) + amount
             self._touch(name)
@@ -121,8 +122,6 @@ class Hosts:
 
     def _touch(self, name: NodeName) -> None:
         self._free.pop(name, None)
-        if name not in self._used and name not in self._allocatable:
-            self._names.pop(name, None)
         if self._changed is not None:
             self._changed.add(name)
             if len(self._changed) > _MOST_CHANGES:

@@ -29,7 +29,7 @@ from gpushare.domain.request import Role
 from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Json, PodTarget
 from gpushare.kube.codec import PodRecord
-from gpushare.kube.resource_claims.pod_claims import (
+from gpushare.kube.resource_claims.allocated import (
     ResourceClaimUse,
     read_claim_names,
     read_claim_uses,

@@ -21,6 +21,7 @@ from cryptography import x509
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gpushare.logs import LogOnce
 from gpushare.settings import PREFIX
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class ServerTls:
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._current: tuple[Stamp, ssl.SSLContext] | None = None
-        self._logged = ""
+        self._log_once = LogOnce(logger)
 
     def context(self) -> ssl.SSLContext:
         """Return the context; ``OSError`` if the files were never usable."""
@@ -107,13 +108,13 @@ class ServerTls:
         except OSError as error:
             if last is None:
                 raise
-            # Logged once, not at each connection.
-            if str(error) != self._logged:
-                self._logged = str(error)
-                logger.warning(
-                    "new TLS files cannot be used; the previous ones stay in use",
-                    extra={"cert": self._files.cert, "because": self._logged},
-                )
+            self._log_once.problem(
+                "files",
+                str(error),
+                "new TLS files cannot be used; the previous ones stay in use",
+                cert=self._files.cert,
+                because=str(error),
+            )
             return last[1]
 
     def _newest(self, last: tuple[Stamp, ssl.SSLContext] | None) -> ssl.SSLContext:
@@ -123,7 +124,7 @@ class ServerTls:
             return last[1]
         context = make_server_context(self._files)
         self._current = stamp, context
-        self._logged = ""
+        self._log_once.recovered("files")
         if last is not None:
             logger.info("new certificates", extra={"cert": self._files.cert})
         return context
@@ -218,7 +219,7 @@ class CertificateCollector(Collector):
         self._paths = {"server": files.cert}
         if files.client_ca is not None:
             self._paths["ca"] = files.client_ca
-        self._logged: set[str] = set()
+        self._log_once = LogOnce(logger)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Yield a gauge with a line for each file that can be read."""
@@ -226,12 +227,10 @@ class CertificateCollector(Collector):
         for file, path in self._paths.items():
             try:
                 ends[file] = read_expiry(path).timestamp()
-                self._logged.discard(file)
+                self._log_once.recovered(file)
             except (OSError, ValueError) as error:
-                if file not in self._logged:
-                    self._logged.add(file)
-                    facts = {"path": path, "because": str(error)}
-                    logger.warning("certificate cannot be read", extra=facts)
+                why, message = str(error), "certificate cannot be read"
+                self._log_once.problem(file, why, message, path=path, because=why)
         text = "When the certificate expires; the soonest of a file with several."
         family = GaugeMetricFamily(self._name, text, labels=["file"])
         for file, end in ends.items():

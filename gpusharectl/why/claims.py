@@ -32,9 +32,9 @@ from gpushare.kube.resource_claims.allocated import (
     ResourceClaim,
     name_device,
     read_amount,
+    read_claim_names,
     read_resource_claim,
 )
-from gpushare.kube.resource_claims.pod_claims import read_claim_names
 from gpushare.kube.resource_claims.requests import (
     CardRequest,
     CardRequests,

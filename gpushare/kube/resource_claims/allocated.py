@@ -1,4 +1,4 @@
-"""Read ResourceClaims that Dynamic Resource Allocation has given our devices. Pure.
+"""Read ResourceClaims that have devices of ours, and which of them a pod uses. Pure.
 
 A device is a card of the pool's node. Its name is made from the card's UUID, because a
 UUID need not be a DNS label, which a device's name must be.
@@ -172,3 +172,57 @@ def _number(capacity: Reader, key: str) -> int:
     if number > MOST:
         raise Malformed(capacity.path(key), f"must be at most {MOST}")
     return number
+
+
+def read_claim_names(pod: Json) -> dict[str, str]:
+    """Return the names of a pod's ResourceClaims by the pod's names for them.
+
+    Empty for one that is made from a template and does not exist yet.
+    """
+    body = Reader(pod)
+    made = {
+        entry.text("name"): entry.optional_text("resourceClaimName")
+        for entry in body.optional_object("status").optional_objects(
+            "resourceClaimStatuses"
+        )
+    }
+    return {
+        entry.text("name"): entry.optional_text("resourceClaimName")
+        or made.get(entry.text("name"), "")
+        for entry in body.optional_object("spec").optional_objects("resourceClaims")
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceClaimUse:
+    """One container that may use a ResourceClaim of its pod.
+
+    ``claim`` is the claim's name, empty while it does not exist. ``request`` is one of
+    its requests, empty for all. ``ends``: it is an init container that ends before the
+    next container starts.
+    """
+
+    claim: str
+    container: str
+    request: str = ""
+    ends: bool = False
+
+
+def read_claim_uses(pod: Json) -> tuple[ResourceClaimUse, ...]:
+    """Return which containers use which claims of a pod, in the order of the spec."""
+    named = read_claim_names(pod)
+    if not named:
+        return ()
+    spec = Reader(pod).optional_object("spec")
+    return tuple(
+        ResourceClaimUse(
+            named.get(use.text("name"), ""),
+            container.text("name"),
+            use.optional_text("request").partition("/")[0],
+            kind == "initContainers"
+            and container.optional_text("restartPolicy") != "Always",
+        )
+        for kind in ("initContainers", "containers")
+        for container in spec.optional_objects(kind)
+        for use in container.optional_object("resources").optional_objects("claims")
+    )
