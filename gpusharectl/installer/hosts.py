@@ -11,8 +11,7 @@ from functools import partial
 
 from gpushare.domain.policies import FRAG
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import EXTENDER, SYSTEM
-from gpushare.kube.objects import Ref
+from gpushare.kube.facts import EXTENDER
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.host import (
     HostScheduler,
@@ -28,6 +27,7 @@ from gpusharectl.installer.kube_scheduler.this_host import (
     read_flavour,
 )
 from gpusharectl.installer.kube_scheduler.verify import lease_holder
+from gpusharectl.installer.manifests import HOSTS_EXTENDER
 from gpusharectl.installer.options import CommonOptions, InstallOptions
 from gpusharectl.installer.preflight import (
     CheckFinding,
@@ -50,7 +50,6 @@ from gpusharectl.installer.rights import PROBE, REVISIONS, needed_rights
 from gpusharectl.installer.rollout import wait_for_rollout
 from gpusharectl.installer.survey import ClusterFacts, survey_cluster
 
-_EXTENDER = Ref("apps/v1", "DaemonSet", EXTENDER, SYSTEM)
 _NOT_READ = ClusterFacts("", Flavour.MANAGED, ())
 
 
@@ -263,7 +262,7 @@ def judge_hosts(facts: ClusterFacts) -> Iterator[CheckFinding]:
         )
     elif not facts.installed.extended:
         yield refusal(
-            f"no extender is installed ({_EXTENDER})",
+            f"no extender is installed ({HOSTS_EXTENDER})",
             "first helm install (docs/install.md); or gpusharectl install without "
             "--host-only, which installs everything",
         )
@@ -291,7 +290,7 @@ class HostOnlyPlan(HostsPlan):
         context = self.context
         kubeadm = read_flavour(context.files) is Flavour.KUBEADM
         rights = needed_rights(
-            (_EXTENDER,), "get", more=(PROBE, REVISIONS), jobs=kubeadm
+            (HOSTS_EXTENDER,), "get", more=(PROBE, REVISIONS), jobs=kubeadm
         )
         facts = self.facts = survey_cluster(
             context.objects, context.files, rights, this_node=self.options.this_node
@@ -310,7 +309,7 @@ class HostOnlyPlan(HostsPlan):
 
     def steps(self) -> list[InstallStep]:
         """Return the steps in their order."""
-        wait = partial(wait_for_rollout, self.context, [_EXTENDER])
+        wait = partial(wait_for_rollout, self.context, [HOSTS_EXTENDER])
         return [
             *self.certificate_steps(),
             *self.host_steps(

@@ -27,9 +27,7 @@ RENEWED_EVERY_S = 3.0
 
 
 @contextmanager
-def hold_lease(
-    context: Context, command: str, *, every_s: float = RENEWED_EVERY_S
-) -> Iterator[None]:
+def hold_lease(context: Context, command: str) -> Iterator[None]:
     """Hold the Lease; wait for another command that holds it.
 
     ``InstallError`` if that does not end in time. Without the right to write Leases
@@ -47,7 +45,7 @@ def hold_lease(
         why = f"{waits[0].who} still runs; {NOTHING_DONE}"
         raise InstallError(why, exit_code=Exit.REFUSED)
     over = Event()
-    thread = Thread(target=lease.keep, args=(over, every_s), daemon=True)
+    thread = Thread(target=lease.keep, args=(over,), daemon=True)
     thread.start()
     try:
         yield
@@ -93,9 +91,9 @@ class _Lease:
         since = str(((there or {}).get("spec") or {}).get("acquireTime", ""))
         return [Waiting(f"gpusharectl {who}", "its end", since)]
 
-    def keep(self, over: Event, every_s: float) -> None:
+    def keep(self, over: Event) -> None:
         """Renew the Lease until ``over``; not if another command has it meanwhile."""
-        while not over.wait(every_s):
+        while not over.wait(RENEWED_EVERY_S):
             # If it fails, the next renewal may succeed.
             with suppress(ClusterError):
                 there = self.objects.get(LEASE)

@@ -16,7 +16,13 @@ from typing import Any
 from gpushare.domain.policies import FRAG
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import PRODUCT, SECOND_SCHEDULER, SYSTEM
+from gpushare.kube.facts import (
+    DEVICE_PLUGIN,
+    EXTENDER,
+    PRODUCT,
+    SECOND_SCHEDULER,
+    SYSTEM,
+)
 from gpushare.kube.objects import Ref
 from gpushare.yaml_edit import load_documents
 from gpusharectl.installer.kube_scheduler.files import frag_configuration
@@ -44,6 +50,9 @@ _WITH_DRA = ("dra-extender", "dra-plugin")
 COMPONENTS = (*("nvidia-runtime", "tls", "exporter-evict", "webhook-void"), *_WITH_DRA)
 """Change an overlay; a component's patch without a target there has no effect."""
 WORKLOADS = ("DaemonSet", "Deployment")
+PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
+HOSTS_EXTENDER = Ref("apps/v1", "DaemonSet", EXTENDER, SYSTEM)
+"""The extender beside each control-plane host's kube-scheduler."""
 
 BY_CERT_MANAGER = "webhook-cert-manager"
 ALL = ("kubeadm", "second-scheduler", "monitoring", BY_CERT_MANAGER, DRA)

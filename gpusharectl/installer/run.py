@@ -21,9 +21,9 @@ from gpushare.kube.facts import (
 )
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.context import Context
-from gpusharectl.installer.dra.apply import HOSTS_EXTENDER, PLUGIN, DraSteps
+from gpusharectl.installer.dra.apply import DraSteps
 from gpusharectl.installer.hosts import install_hosts
-from gpusharectl.installer.manifests import WORKLOADS
+from gpusharectl.installer.manifests import HOSTS_EXTENDER, PLUGIN, WORKLOADS
 from gpusharectl.installer.nodes.cards import shared_together, wait_for_cards
 from gpusharectl.installer.nodes.check import judge_images
 from gpusharectl.installer.nodes.facts import nodes_to_label, read_nodes

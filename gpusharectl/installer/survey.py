@@ -24,7 +24,9 @@ from gpusharectl.installer.kube_scheduler.this_host import (
     read_flavour,
 )
 from gpusharectl.installer.manifests import (
+    HOSTS_EXTENDER,
     NVIDIA,
+    PLUGIN,
     SCHEDULER,
     container_settings,
     image_of,
@@ -43,6 +45,7 @@ from gpusharectl.installer.rights import (
 from gpusharectl.installer.webhook.objects import (
     CERTIFICATE,
     CONFIGURATIONS,
+    DEPLOYMENT,
     SECRET,
     InstalledWebhook,
     is_of_cert_manager,
@@ -140,18 +143,13 @@ class ClusterFacts:
         return tuple(node.name for node in self.nodes if node.control_plane)
 
 
-_WORKLOADS = tuple(
-    Ref("apps/v1", kind, name, SYSTEM)
-    for kind, name in (
-        ("DaemonSet", EXTENDER),
-        ("Deployment", SECOND_SCHEDULER),
-        ("DaemonSet", DEVICE_PLUGIN),
-        ("DaemonSet", EXPORTER),
-        ("Deployment", WEBHOOK),
-    )
+_WORKLOADS = (
+    HOSTS_EXTENDER,
+    Ref("apps/v1", "Deployment", SECOND_SCHEDULER, SYSTEM),
+    PLUGIN,
+    Ref("apps/v1", "DaemonSet", EXPORTER, SYSTEM),
+    DEPLOYMENT,
 )
-
-
 _INSTANCE = "app.kubernetes.io/instance"
 
 
@@ -290,11 +288,10 @@ def kube_scheduler_image(objects: Objects) -> str:
     deployments = objects.list(
         "apps/v1", "Deployment", namespace=SYSTEM, label_selector=OURS
     )
-    pods = objects.list("v1", "Pod", namespace=SYSTEM, label_selector=_SCHEDULER_PODS)
     specs = [deployment["spec"]["template"]["spec"] for deployment in deployments]
     images = (
         str(container["image"])
-        for spec in (*specs, *(pod["spec"] for pod in pods))
+        for spec in (*specs, *(pod["spec"] for pod in _schedulers(objects)))
         for container in spec["containers"]
         if container["name"] == SCHEDULER
     )

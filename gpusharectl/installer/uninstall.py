@@ -18,7 +18,7 @@ from gpushare.kube.json_reader import Malformed
 from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import counted
 from gpusharectl.installer.context import Context
-from gpusharectl.installer.dra.apply import PLUGIN, delete_slices
+from gpusharectl.installer.dra.apply import delete_slices
 from gpusharectl.installer.dra.objects import (
     CLASS,
     CONFIGURATION,
@@ -31,7 +31,7 @@ from gpusharectl.installer.hosts import HostsPlan
 from gpusharectl.installer.kube_scheduler.files import STAYS, kept_configuration
 from gpusharectl.installer.kube_scheduler.host import restore_scheduler
 from gpusharectl.installer.kube_scheduler.this_host import Flavour, read_flavour
-from gpusharectl.installer.manifests import ALL, WORKLOADS, image_of
+from gpusharectl.installer.manifests import ALL, PLUGIN, WORKLOADS, image_of
 from gpusharectl.installer.nodes.cleanup import (
     FOLDER,
     clean_nodes,

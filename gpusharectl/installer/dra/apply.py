@@ -37,7 +37,7 @@ from gpusharectl.installer.dra.objects import (
 )
 from gpusharectl.installer.hosts import HostsPlan
 from gpusharectl.installer.kube_scheduler.host_files import Obstacle
-from gpusharectl.installer.manifests import container_settings
+from gpusharectl.installer.manifests import PLUGIN, container_settings
 from gpusharectl.installer.nodes.cards import read_complaint
 from gpusharectl.installer.options import DRA, ON
 from gpusharectl.installer.progress import (
@@ -49,8 +49,6 @@ from gpusharectl.installer.progress import (
 from gpusharectl.installer.rollout import prune_step
 from gpusharectl.output import find_changes
 
-PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
-HOSTS_EXTENDER = Ref("apps/v1", "DaemonSet", EXTENDER, SYSTEM)
 ANSWERS_WITHIN_S = 60.0
 """The extender is Ready by then, and reads new certificates for each connection."""
 OFFERED_WITHIN_S = 60.0

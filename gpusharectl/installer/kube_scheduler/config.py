@@ -4,11 +4,9 @@ For the policy ``frag`` kube-scheduler must score every node
 (``percentageOfNodesToScore: 100``). A profile's value overrules the one of the whole
 configuration, so each profile that has a value is set too.
 
-Flags: beside ``--config`` kube-scheduler ignores the deprecated ones and honours those
-of the leader election (``cmd/kube-scheduler/app/options``, ``deprecated.go`` and
-``ApplyLeaderElectionTo`` of 1.36; older versions ignore these too). Both kinds are
-copied into the configuration; the flags stay, since they say the same. All other flags,
-such as ``--bind-address`` and ``--feature-gates``, are left alone.
+Flags that kube-scheduler ignores beside ``--config``, and those of the leader election,
+are copied into the configuration; all flags stay (decision 0029; ``deprecated.go`` and
+``ApplyLeaderElectionTo`` in ``cmd/kube-scheduler/app/options``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -72,9 +72,7 @@ def find_this_node(
     return ""
 
 
-def host_troubles(
-    nodes: Sequence[Json], files: HostFiles, hostname: str = ""
-) -> tuple[Trouble, ...]:
+def host_troubles(nodes: Sequence[Json], files: HostFiles) -> tuple[Trouble, ...]:
     """Report that this host's kube-scheduler no longer uses gpushare's configuration.
 
     Empty on hosts without kube-scheduler, on hosts of another cluster, and where the
@@ -85,7 +83,7 @@ def host_troubles(
         if flavour is Flavour.MANAGED:
             return ()
         addresses = {facts.name_of(body): facts.addresses(body) for body in nodes}
-        node = find_this_node(files, flavour, addresses, hostname)
+        node = find_this_node(files, flavour, addresses)
         starter = K3sFile() if flavour is Flavour.K3S else KubeadmFile()
         words = SchedulerFiles(files, starter, make_files_target()).why_undone()
     except OSError:

@@ -5,9 +5,7 @@ image and its mounts writes the configuration out and exits (``--write-config-to
 validates the file, opens the kubeconfig and builds the extenders, and connects to
 nobody.
 
-``MirrorPod.wait``: does kubelet run kube-scheduler from the present manifest? kubelet
-checks only every 10 to 15 s whether the old pod has ended, but at once when the mirror
-pod changes, so this module changes it.
+``MirrorPod.wait``: does kubelet run kube-scheduler from the present manifest?
 
 ``probe_scheduler``: does kube-scheduler call the extender? A pod asks ``vcuda-core:
 "0"``, which makes it the extender's (contracts 1.2), and has an annotation that only

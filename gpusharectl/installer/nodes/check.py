@@ -14,13 +14,13 @@ from rich.console import Console
 
 from gpushare.kube import words
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import DEVICE_PLUGIN, SYSTEM
+from gpushare.kube.facts import DEVICE_PLUGIN
 from gpushare.kube.json_reader import Malformed, Reader
 from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import NOT_KNOWN
 from gpusharectl.installer.context import Context
 from gpusharectl.installer.kube_scheduler.this_host import Flavour
-from gpusharectl.installer.manifests import image_of, with_images
+from gpusharectl.installer.manifests import PLUGIN, image_of, with_images
 from gpusharectl.installer.nodes.facts import SurveyedNode, read_nodes, why_unknown
 from gpusharectl.installer.nodes.pods import PodResults, check_pod, try_images
 from gpusharectl.installer.options import CheckOptions
@@ -310,11 +310,8 @@ def _is_well(finding: CheckFinding) -> bool | None:
     return False if finding.remedy else None
 
 
-_PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
-
-
 def _installed(objects: Objects) -> Json | None:
-    return objects.get(_PLUGIN) if may_get(objects, _PLUGIN) else None
+    return objects.get(PLUGIN) if may_get(objects, PLUGIN) else None
 
 
 def _plugin(
@@ -325,7 +322,7 @@ def _plugin(
     if plugin is None:
         components = ("nvidia-runtime",) if takes_nvidia(facts, [node.name]) else ()
         every = context.load("kubeadm", components=components)
-        plugin = next(body for body in every if Ref.of(body) == _PLUGIN)
+        plugin = next(body for body in every if Ref.of(body) == PLUGIN)
     kept = {DEVICE_PLUGIN: options.image} if options.image else {}
     return with_images([plugin], kept, "")[0]
 

@@ -44,7 +44,7 @@ def renewed(lease: _Lease) -> None:
     over = Event()
     turns = iter((False, True))
     over.wait = lambda _: next(turns)
-    lease.keep(over, 0.0)
+    lease.keep(over)
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])

@@ -16,7 +16,6 @@ import yaml
 from gpusharectl.installer.kube_scheduler.config import Percentages, percentages
 from gpusharectl.installer.kube_scheduler.files import (
     FilesTarget,
-    HostRecord,
     SchedulerFiles,
     shipped_extender,
 )
@@ -411,11 +410,6 @@ def test_lost_record(host: HostFiles, spoiled: bytes | None) -> None:
     assert scheduler(host).why_undone() == ""
     uninstall(host)
     assert tree(host) == {MANIFEST: KUBEADM}
-
-
-def test_record_of_an_older_version() -> None:
-    found = HostRecord.decoded(b'{"gpusharectl": "1", "files": {}}')
-    assert found == HostRecord(gpusharectl="1", files={}, scored={}, edited=False)
 
 
 def test_lost_entry(host: HostFiles) -> None:
