@@ -31,14 +31,14 @@ from gpushare.kube import words
 from gpushare.yaml_file import YamlError
 from gpusharectl.simulator.command import parse_option, read_variants
 from gpusharectl.simulator.engine import UNUSABLE, Moment, OutcomeKind, play
-from gpusharectl.simulator.links import score_pods
+from gpusharectl.simulator.render import thin_moments
 from gpusharectl.simulator.result import (
     PolicyRun,
     SimulationReport,
     make_report,
     run_policy,
+    score_pods,
     split_variant,
-    thin_moments,
 )
 from gpusharectl.simulator.scenario import format_duration
 from gpusharectl.simulator.scenario_file import read_scenario

@@ -22,18 +22,16 @@ from gpusharectl.access import access_options, reached
 from gpusharectl.completion import complete_nodes
 from gpusharectl.output import open_console, print_data
 from gpusharectl.simulator.engine import OnStep
-from gpusharectl.simulator.links import has_links
 from gpusharectl.simulator.live import MorePods, WhatIf, read_live
-from gpusharectl.simulator.render import draw_report
+from gpusharectl.simulator.render import draw_report, report_csv, report_data
 from gpusharectl.simulator.result import (
     NO_LINKS,
     NO_MOVES,
     Began,
     SimulationReport,
+    has_links,
     make_report,
     read_size,
-    report_csv,
-    report_data,
     run_policy,
     split_variant,
 )
@@ -225,14 +223,18 @@ def simulate(  # noqa: PLR0913
         report = _play(played, compare or (policy or played.choice.default,), sizes)
     except (NotPlayable, YamlError) as error:
         raise click.ClickException(str(error)) from error
+    step = "" if compare else _next_step(policy, played.choice.default, scenario)
+    _show(report, output, step)
+    sys.exit(_OTHERWISE if any(run.wrong for run in report.runs) else 0)
+
+
+def _show(report: SimulationReport, output: str, next_step: str) -> None:
     if output == "csv":
         click.echo(report_csv(report), nl=False)
     elif output == "table":
-        step = "" if compare else _next_step(policy, played.choice.default, scenario)
-        draw_report(open_console(), report, step)
+        draw_report(open_console(), report, next_step)
     else:
         print_data(report_data(report), output)
-    sys.exit(_OTHERWISE if any(run.wrong for run in report.runs) else 0)
 
 
 def _refuse_options_of_live(context: click.Context) -> None:

@@ -1,12 +1,48 @@
-"""Draw a simulation for a terminal: 80 columns, the same with and without colour.
+"""Show a simulation: tables for a terminal, JSON, YAML and CSV.
+
+Tables have 80 columns, and are the same with and without colour.
 
 On a narrower terminal labels are wrapped first. Columns that still do not fit stand
 below, in a table of their own. Figures are never cut.
+
+As data (``-o json``, ``-o yaml``, ``-o csv``) its shape is a promise: fields may be
+added, but none is removed or changes its meaning while ``v`` stays. Shares are 0 to 1,
+times are seconds since the beginning. null: not known, or it does not apply::
+
+    v           1
+    scenario    its name
+    nodes       at the beginning; cards, units and pods (that come) beside it
+    runs        [{policy, placed, at_once, waited, refused, left, moved, rehoused,
+                longest_wait_s, untouched_cards, fullest: moment, end: moment,
+                not_placed, room, curve, pods, unexpected, as_expected, links}];
+                policy: with /no-links or /no-moves, if links were not used, or no pods
+                moved to make room; rehoused: moved and placed; as_expected: null if it
+                was not checked
+      moves     {plans, moves, placed, otherwise} | null: plans of moves to make room,
+                evictions, pods that got their room, and plans that came otherwise;
+                mean_wait_s beside it. Both only if the scenario has moves
+      links     {pods, nvlinked, pair_score} | null: the pods of several whole cards
+                that were placed where links are known
+      moment, curve   {at_s, load, asked_units, held_units, units, held_cores, cores,
+                allotted, waiting, fragmented, arrived_units}
+      not_placed  [{asks, pods: [name], reasons: {words: nodes}}]
+      room        [{asks, number, more}]
+      pods        [{namespace, name, asks, outcome, came_s, placed_s, left_s, node,
+                cards: [index], reasons, first}]; first: the first name of the pod that
+                it replaces after a drain or a move; the counts have the last only
+      unexpected  [sentence]
+    remarks     [sentence]
+    not_played  [sentence]
+    unchecked   a sentence: why the scenario's expect was not checked; null if it was,
+                or if there is none
 """
 
+import csv
+import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -15,8 +51,13 @@ from rich.table import Table
 
 from gpushare.kube import words
 from gpusharectl.output import Words
-from gpusharectl.simulator.engine import UNUSABLE, Moment, MovesPlayed, OutcomeKind
-from gpusharectl.simulator.result import NotPlaced, PolicyRun, SimulationReport
+from gpusharectl.simulator.engine import UNUSABLE, Moment, OutcomeKind, PodOutcome
+from gpusharectl.simulator.result import (
+    NotPlaced,
+    PolicyRun,
+    SimulationReport,
+    sort_by_count,
+)
 from gpusharectl.simulator.scenario import ExpectedResult, format_duration
 
 _GAP = 2
@@ -86,6 +127,13 @@ _MOST_NAMES = 3
 _MOST_WRONG = 10
 _WARN, _DIM, _BOLD = "yellow", "dim", "bold"
 _Cell = Callable[[PolicyRun], str]
+Figure = TypeVar("Figure")
+_OF_MOVES = {
+    "plans of moves": "plans",
+    "  evictions": "moves",
+    "  pods that got their room": "placed",
+    "  plans that came otherwise": "otherwise",
+}
 
 
 def draw_report(
@@ -194,18 +242,25 @@ def _rows(report: SimulationReport) -> Iterator[tuple[str, _Cell]]:
         "units allotted, at the end",
         lambda run: format_share(run.played.end.allotted),
     )
-    yield "cores allotted, at the end", lambda run: _cores(run.played.end)
+    yield "cores allotted, at the end", _cores
     yield UNUSABLE, lambda run: format_share(run.played.end.fragmented)
     yield "untouched cards, at the end", lambda run: str(run.played.untouched)
     if any(run.linked for run in report.runs):
-        yield "pods of several cards, pair score", _pair_score
-        yield "  NVLink between all their cards", _nvlinked
+        yield (
+            "pods of several cards, pair score",
+            lambda run: _known(run.linked, lambda linked: f"{linked.pair_score:.0f}"),
+        )
+        yield (
+            "  NVLink between all their cards",
+            lambda run: _known(run.linked, lambda linked: format_share(linked.share)),
+        )
     if report.scenario.moves:
-        yield "plans of moves", _done(lambda done: done.plans)
-        yield "  evictions", _done(lambda done: done.moves)
-        yield "  pods that got their room", _done(lambda done: done.placed)
-        yield "  plans that came otherwise", _done(lambda done: done.otherwise)
-        yield "mean wait of all pods", _mean_wait
+        for label, field in _OF_MOVES.items():
+            yield label, partial(_of_moves, field)
+        yield (
+            "mean wait of all pods",
+            lambda run: _known(run.mean_wait_s, format_duration),
+        )
     for number, room in enumerate(first.rooms):
         label = f"room for more: {room.asks}"
         yield label, partial(_room_of, number)
@@ -217,7 +272,7 @@ def _placing(report: SimulationReport) -> Iterator[tuple[str, _Cell]]:
     if report.scenario.waits and waited:
         yield "  at once", lambda run: str(run.counts[OutcomeKind.PLACED])
         yield "  after waiting", lambda run: str(run.counts[OutcomeKind.WAITED])
-        yield "  longest wait", _longest
+        yield "  longest wait", lambda run: _known(run.longest_wait_s, format_duration)
     yield "not placed", lambda run: str(run.counts[OutcomeKind.REFUSED])
     if any(run.moved for run in report.runs):
         yield "had to move, each counted once", lambda run: str(run.moved)
@@ -226,31 +281,17 @@ def _placing(report: SimulationReport) -> Iterator[tuple[str, _Cell]]:
         yield "deleted while waiting", lambda run: str(run.counts[OutcomeKind.LEFT])
 
 
-def _cores(moment: Moment) -> str:
-    return format_share(moment.held_cores / moment.cores if moment.cores else None)
+def _cores(run: PolicyRun) -> str:
+    end = run.played.end
+    return format_share(end.held_cores / end.cores if end.cores else None)
 
 
-def _pair_score(run: PolicyRun) -> str:
-    return "-" if run.linked is None else f"{run.linked.pair_score:.0f}"
+def _of_moves(field: str, run: PolicyRun) -> str:
+    return _known(run.played.moves, lambda moves: str(getattr(moves, field)))
 
 
-def _nvlinked(run: PolicyRun) -> str:
-    return "-" if run.linked is None else format_share(run.linked.share)
-
-
-def _done(number: Callable[[MovesPlayed], int]) -> _Cell:
-    def cell(run: PolicyRun) -> str:
-        return "-" if run.played.moves is None else str(number(run.played.moves))
-
-    return cell
-
-
-def _mean_wait(run: PolicyRun) -> str:
-    return "-" if run.mean_wait_s is None else format_duration(run.mean_wait_s)
-
-
-def _longest(run: PolicyRun) -> str:
-    return "-" if run.longest_wait_s is None else format_duration(run.longest_wait_s)
+def _known(figure: Figure | None, write: Callable[[Figure], str] = str) -> str:
+    return "-" if figure is None else write(figure)
 
 
 def _room_of(number: int, run: PolicyRun) -> str:
@@ -319,3 +360,112 @@ def _met(expected: ExpectedResult) -> str:
     if expected.where:
         parts.append(f"the place of {words.counted(len(expected.where), 'pod')}")
     return ", ".join(parts)
+
+
+def thin_moments(moments: Sequence[Moment], most: int = 200) -> list[Moment]:
+    """Return at most about ``most`` moments: the first, the last, those measured."""
+    every = max(1, -(-len(moments) // most))
+    last = len(moments) - 1
+    return [
+        moment
+        for number, moment in enumerate(moments)
+        if number % every == 0 or number == last or moment.fragmented is not None
+    ]
+
+
+VERSION = 1
+_MOMENT = (
+    *("at_s", "load", "asked_units", "held_units", "units", "held_cores", "cores"),
+    *("allotted", "waiting", "fragmented", "arrived_units"),
+)
+
+
+def report_data(report: SimulationReport) -> dict[str, Any]:
+    """Return the whole report, including what the screen leaves out."""
+    return {
+        "v": VERSION,
+        "scenario": report.scenario.name,
+        "nodes": report.nodes,
+        "cards": report.cards,
+        "units": report.units,
+        "pods": report.scenario.arrivals,
+        "runs": [
+            _run_data(run) | (_moves_data(run) if report.scenario.moves else {})
+            for run in report.runs
+        ],
+        "remarks": list(report.scenario.remarks),
+        "not_played": list(report.not_played),
+        "unchecked": report.unchecked or None,
+    }
+
+
+def report_csv(report: SimulationReport) -> str:
+    """Return the curves, a line for each moment; what is not known is left empty."""
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(("policy", *_MOMENT))
+    for run in report.runs:
+        for moment in thin_moments(run.played.moments):
+            values = (run.policy, *_moment_data(moment).values())
+            cells = (
+                f"{value:.15g}" if isinstance(value, float) else value
+                for value in values
+            )
+            writer.writerow(cells)
+    return page.getvalue()
+
+
+def _run_data(run: PolicyRun) -> dict[str, Any]:
+    return {
+        "policy": run.policy,
+        "placed": run.placed,
+        "at_once": run.counts[OutcomeKind.PLACED],
+        "waited": run.counts[OutcomeKind.WAITED],
+        "refused": run.counts[OutcomeKind.REFUSED],
+        "left": run.counts[OutcomeKind.LEFT],
+        "moved": run.moved,
+        "rehoused": run.rehoused,
+        "longest_wait_s": run.longest_wait_s,
+        "untouched_cards": run.played.untouched,
+        "fullest": _moment_data(run.fullest),
+        "end": _moment_data(run.played.end),
+        "not_placed": [
+            {
+                "asks": group.asks,
+                "pods": list(group.pods),
+                "reasons": dict(group.reasons),
+            }
+            for group in run.not_placed
+        ],
+        "room": [asdict(room) for room in run.rooms],
+        "curve": [_moment_data(moment) for moment in thin_moments(run.played.moments)],
+        "pods": [_pod_data(result) for result in run.played.outcomes],
+        "unexpected": list(run.wrong),
+        "as_expected": not run.wrong if run.checked else None,
+        "links": asdict(run.linked) if run.linked else None,
+    }
+
+
+def _moves_data(run: PolicyRun) -> dict[str, Any]:
+    done = run.played.moves
+    return {"moves": done and asdict(done), "mean_wait_s": run.mean_wait_s}
+
+
+def _moment_data(moment: Moment) -> dict[str, Any]:
+    return {column: getattr(moment, column) for column in _MOMENT}
+
+
+def _pod_data(result: PodOutcome) -> dict[str, Any]:
+    return {
+        "namespace": result.pod.namespace,
+        "name": result.pod.name,
+        "asks": result.asks,
+        "outcome": result.outcome.value,
+        "came_s": result.came_s,
+        "placed_s": result.placed_s,
+        "left_s": result.left_s,
+        "node": result.node or None,
+        "cards": list(result.cards),
+        "reasons": sort_by_count(result.reasons),
+        "first": result.first or None,
+    }

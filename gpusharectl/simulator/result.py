@@ -1,51 +1,19 @@
-"""Sum up a scenario under one or several policies, and count the room that is left.
+"""Sum up a scenario under one or several policies, and count the room that is left."""
 
-As data (``-o json``, ``-o yaml``, ``-o csv``) its shape is a promise: fields may be
-added, but none is removed or changes its meaning while ``v`` stays. Shares are 0 to 1,
-times are seconds since the beginning. null: not known, or it does not apply::
-
-    v           1
-    scenario    its name
-    nodes       at the beginning; cards, units and pods (that come) beside it
-    runs        [{policy, placed, at_once, waited, refused, left, moved, rehoused,
-                longest_wait_s, untouched_cards, fullest: moment, end: moment,
-                not_placed, room, curve, pods, unexpected, as_expected, links}];
-                policy: with /no-links or /no-moves, if links were not used, or no pods
-                moved to make room; rehoused: moved and placed; as_expected: null if it
-                was not checked
-      moves     {plans, moves, placed, otherwise} | null: plans of moves to make room,
-                evictions, pods that got their room, and plans that came otherwise;
-                mean_wait_s beside it. Both only if the scenario has moves
-      links     {pods, nvlinked, pair_score} | null: the pods of several whole cards
-                that were placed where links are known
-      moment, curve   {at_s, load, asked_units, held_units, units, held_cores, cores,
-                allotted, waiting, fragmented, arrived_units}
-      not_placed  [{asks, pods: [name], reasons: {words: nodes}}]
-      room        [{asks, number, more}]
-      pods        [{namespace, name, asks, outcome, came_s, placed_s, left_s, node,
-                cards: [index], reasons, first}]; first: the first name of the pod that
-                it replaces after a drain or a move; the counts have the last only
-      unexpected  [sentence]
-    remarks     [sentence]
-    not_played  [sentence]
-    unchecked   a sentence: why the scenario's expect was not checked; null if it was,
-                or if there is none
-"""
-
-import csv
-import io
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from typing import Annotated
 
 from pydantic import ValidationError
 
-from gpushare.domain.model import CORES_PER_CARD, NodeName, Placement, PodRef
+from gpushare.domain.links import NVLINK
+from gpushare.domain.model import CORES_PER_CARD, Card, NodeName, Placement, PodRef
 from gpushare.domain.policies import PolicyChoice
 from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.kube import codec, names, words
+from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed
@@ -61,7 +29,6 @@ from gpusharectl.simulator.engine import (
     drop_moves,
     play,
 )
-from gpusharectl.simulator.links import Linked, drop_links, measure_links
 from gpusharectl.simulator.scenario import (
     NOWHERE,
     Arrive,
@@ -71,10 +38,114 @@ from gpusharectl.simulator.scenario import (
     NotPlayable,
     PodName,
     Scenario,
+    ScenarioStep,
     describe_request,
     round_to_ms,
 )
 from gpusharectl.simulator.scenario_file import PodEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """The pods of several whole cards that were placed where links are known.
+
+    ``pair_score`` is the mean of the pair scores of each pod, and of those the mean
+    over all pods. ``nvlinked`` are pods of which each pair of cards has an NVLink.
+    """
+
+    pods: int
+    nvlinked: int
+    pair_score: float
+
+    @property
+    def share(self) -> float:
+        """The share of the pods that have NVLinks between all their cards, 0 to 1."""
+        return self.nvlinked / self.pods
+
+
+def measure_links(scenario: Scenario, outcomes: Sequence[PodOutcome]) -> Linked | None:
+    """Sum up; None if no such pod was placed."""
+    scores_of_pods = [scores for _, scores in score_pods(scenario, outcomes)]
+    if not scores_of_pods:
+        return None
+    means = [sum(scores) / len(scores) for scores in scores_of_pods]
+    nvlinked = sum(min(scores) >= NVLINK for scores in scores_of_pods)
+    return Linked(len(scores_of_pods), nvlinked, sum(means) / len(means))
+
+
+def score_pods(
+    scenario: Scenario, outcomes: Sequence[PodOutcome]
+) -> Iterator[tuple[PodOutcome, list[int]]]:
+    """Yield each pod for which links count, with the scores of all pairs of its cards.
+
+    Those of the scenario's nodes, whether or not they were used to choose.
+    """
+    rows = {name: _rows(cards) for name, cards in _linked_nodes(scenario).items()}
+    for result in outcomes:
+        row = rows.get(result.node)
+        if row is not None and result.wants_links:
+            yield result, [row[a][b] for a, b in combinations(result.cards, 2)]
+
+
+def drop_links(scenario: Scenario) -> Scenario:
+    """Return the scenario as if no device plugin told links; nothing is expected."""
+
+    def changed(step: ScenarioStep) -> ScenarioStep:
+        if isinstance(step.what, Join):
+            return replace(step, what=Join(_without(step.what.node)))
+        return step
+
+    return replace(
+        scenario,
+        nodes=tuple(map(_without, scenario.nodes)),
+        steps=tuple(map(changed, scenario.steps)),
+        expected=ExpectedResult(),
+    )
+
+
+def has_links(scenario: Scenario) -> bool:
+    """Return whether any node of the scenario has links."""
+    return bool(_linked_nodes(scenario))
+
+
+def _linked_nodes(scenario: Scenario) -> Mapping[str, Sequence[Card]]:
+    joined = (s.what.node for s in scenario.steps if isinstance(s.what, Join))
+    linked = {}
+    for node in (*scenario.nodes, *joined):
+        cards = _cards(node)
+        if any(card.links for card in cards):
+            linked[node["metadata"]["name"]] = cards
+    return linked
+
+
+def _cards(node: Json) -> Sequence[Card]:
+    try:
+        return codec.read_cards(node)
+    except Malformed:
+        return ()
+
+
+def _rows(cards: Sequence[Card]) -> Mapping[int, Mapping[int, int]]:
+    """Return the score of each pair by the cards' indexes."""
+    none = (0,) * len(cards)
+    return {
+        card.index: {
+            other.index: score
+            for other, score in zip(cards, card.links or none, strict=True)
+        }
+        for card in cards
+    }
+
+
+def _without(node: Json) -> Json:
+    cards = _cards(node)
+    if not any(card.links for card in cards):
+        return node
+    metadata = node["metadata"]
+    text = encode_cards(replace(card, links=()) for card in cards)
+    notes = {**metadata["annotations"], names.CARDS: text}
+    return {**node, "metadata": {**metadata, "annotations": notes}}
+
 
 NO_LINKS, NO_MOVES = "/no-links", "/no-moves"
 """Behind a policy's name: the run does not use links between cards, or moves no pods to
@@ -222,17 +293,6 @@ def _longest_wait_s(outcomes: Sequence[PodOutcome]) -> float | None:
     return max(waits, default=None)
 
 
-def thin_moments(moments: Sequence[Moment], most: int = 200) -> list[Moment]:
-    """Return at most about ``most`` moments: the first, the last, those measured."""
-    every = max(1, -(-len(moments) // most))
-    last = len(moments) - 1
-    return [
-        moment
-        for number, moment in enumerate(moments)
-        if number % every == 0 or number == last or moment.fragmented is not None
-    ]
-
-
 def _not_placed(outcomes: Sequence[PodOutcome]) -> tuple[NotPlaced, ...]:
     groups: dict[object, list[PodOutcome]] = {}
     for result in outcomes:
@@ -243,7 +303,7 @@ def _not_placed(outcomes: Sequence[PodOutcome]) -> tuple[NotPlaced, ...]:
         NotPlaced(
             alike[-1].asks,
             tuple(str(result.pod) for result in alike),
-            _by_count(alike[-1].reasons),
+            sort_by_count(alike[-1].reasons),
             alike[-1].nodes,
         )
         for alike in groups.values()
@@ -428,104 +488,6 @@ def count_room(cluster: SimulatedCluster, size: Json, on_step: OnStep) -> RoomFo
     return RoomForMore(asks, min(len(placed), MOST), more=len(placed) > MOST)
 
 
-VERSION = 1
-_MOMENT = (
-    *("at_s", "load", "asked_units", "held_units", "units", "held_cores", "cores"),
-    *("allotted", "waiting", "fragmented", "arrived_units"),
-)
-
-
-def report_data(report: SimulationReport) -> dict[str, Any]:
-    """Return the whole report, including what the screen leaves out."""
-    return {
-        "v": VERSION,
-        "scenario": report.scenario.name,
-        "nodes": report.nodes,
-        "cards": report.cards,
-        "units": report.units,
-        "pods": report.scenario.arrivals,
-        "runs": [
-            _run(run) | (_moves(run) if report.scenario.moves else {})
-            for run in report.runs
-        ],
-        "remarks": list(report.scenario.remarks),
-        "not_played": list(report.not_played),
-        "unchecked": report.unchecked or None,
-    }
-
-
-def report_csv(report: SimulationReport) -> str:
-    """Return the curves, a line for each moment; what is not known is left empty."""
-    page = io.StringIO()
-    writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(("policy", *_MOMENT))
-    for run in report.runs:
-        for moment in thin_moments(run.played.moments):
-            values = (run.policy, *_moment(moment).values())
-            cells = (
-                f"{value:.15g}" if isinstance(value, float) else value
-                for value in values
-            )
-            writer.writerow(cells)
-    return page.getvalue()
-
-
-def _run(run: PolicyRun) -> dict[str, Any]:
-    return {
-        "policy": run.policy,
-        "placed": run.placed,
-        "at_once": run.counts[OutcomeKind.PLACED],
-        "waited": run.counts[OutcomeKind.WAITED],
-        "refused": run.counts[OutcomeKind.REFUSED],
-        "left": run.counts[OutcomeKind.LEFT],
-        "moved": run.moved,
-        "rehoused": run.rehoused,
-        "longest_wait_s": run.longest_wait_s,
-        "untouched_cards": run.played.untouched,
-        "fullest": _moment(run.fullest),
-        "end": _moment(run.played.end),
-        "not_placed": [
-            {
-                "asks": group.asks,
-                "pods": list(group.pods),
-                "reasons": dict(group.reasons),
-            }
-            for group in run.not_placed
-        ],
-        "room": [asdict(room) for room in run.rooms],
-        "curve": [_moment(moment) for moment in thin_moments(run.played.moments)],
-        "pods": [_pod(result) for result in run.played.outcomes],
-        "unexpected": list(run.wrong),
-        "as_expected": not run.wrong if run.checked else None,
-        "links": asdict(run.linked) if run.linked else None,
-    }
-
-
-def _moves(run: PolicyRun) -> dict[str, Any]:
-    done = run.played.moves
-    return {"moves": done and asdict(done), "mean_wait_s": run.mean_wait_s}
-
-
-def _moment(moment: Moment) -> dict[str, Any]:
-    return {column: getattr(moment, column) for column in _MOMENT}
-
-
-def _by_count(reasons: Mapping[str, int]) -> dict[str, int]:
+def sort_by_count(reasons: Mapping[str, int]) -> dict[str, int]:
     """Sort the most frequent one first, because Python's order may change each run."""
     return dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _pod(result: PodOutcome) -> dict[str, Any]:
-    return {
-        "namespace": result.pod.namespace,
-        "name": result.pod.name,
-        "asks": result.asks,
-        "outcome": result.outcome.value,
-        "came_s": result.came_s,
-        "placed_s": result.placed_s,
-        "left_s": result.left_s,
-        "node": result.node or None,
-        "cards": list(result.cards),
-        "reasons": _by_count(result.reasons),
-        "first": result.first or None,
-    }

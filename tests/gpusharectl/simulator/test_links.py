@@ -4,13 +4,15 @@ from dataclasses import replace
 
 from gpushare.domain.policies import PolicyChoice
 from gpushare.kube import codec
-from gpusharectl.simulator.links import Linked, drop_links, has_links, measure_links
-from gpusharectl.simulator.render import draw_report
+from gpusharectl.simulator.render import draw_report, report_data
 from gpusharectl.simulator.result import (
     NO_LINKS,
+    Linked,
     SimulationReport,
+    drop_links,
+    has_links,
     make_report,
-    report_data,
+    measure_links,
     run_policy,
 )
 from gpusharectl.simulator.scenario import Arrive, Join, Scenario

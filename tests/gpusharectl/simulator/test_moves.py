@@ -19,12 +19,11 @@ from gpusharectl.simulator.engine import (
     PodOutcome,
     drop_moves,
 )
-from gpusharectl.simulator.render import draw_report
+from gpusharectl.simulator.render import draw_report, report_data
 from gpusharectl.simulator.result import (
     NO_MOVES,
     SimulationReport,
     make_report,
-    report_data,
     run_policy,
 )
 from gpusharectl.simulator.scenario import (

@@ -8,14 +8,13 @@ import orjson
 import pytest
 
 from gpushare.domain.frag.policy import Packer
-from gpusharectl.simulator.render import draw_report
-from gpusharectl.simulator.result import (
-    PolicyRun,
-    SimulationReport,
+from gpusharectl.simulator.render import (
+    draw_report,
     report_csv,
     report_data,
     thin_moments,
 )
+from gpusharectl.simulator.result import PolicyRun, SimulationReport
 from gpusharectl.simulator.scenario import Drain, Scenario, ScenarioStep
 from tests.gpusharectl.golden import drawn
 from tests.gpusharectl.simulator.building import (
