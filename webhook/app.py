@@ -23,8 +23,7 @@ from gpushare.logs import about
 from gpushare.server.asgi import Application, PostsAndPages
 from gpushare.server.public import MetricsPage, Readiness, create_bare_app
 from webhook.pool import UNKNOWN, CardPool, PoolNode, read_pool_node
-from webhook.rules.patch import patch_between
-from webhook.rules.review import ReviewSettings, review_pod
+from webhook.rules.review import ReviewSettings, patch_between, review_pod
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from webhook.bitfusion.filter import read_conditions
 from webhook.bitfusion.resources import BitfusionRules
 from webhook.bitfusion.translate import Translation, translate_pod
 from webhook.pool import CardPool
-from webhook.rules.patch import patch_between
-from webhook.rules.review import ReviewSettings, review_pod
+from webhook.rules.review import ReviewSettings, patch_between, review_pod
 
 HERE = Path(__file__).parents[2]
 TABLE = yaml.safe_load((HERE / "cases" / "bitfusion.yaml").read_text())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonpatch import apply_patch
 
-from webhook.rules.patch import patch_between
+from webhook.rules.review import patch_between
 
 KEYS = st.text(alphabet="ab~/ .0-", max_size=3)
 LEAVES = (
