@@ -43,13 +43,12 @@ def booked(metric: str) -> str:
     return f"max by ({CARD}) ({metric})"
 
 
-def ours(metric: str, matchers: str = "") -> str:
+def ours(metric: str) -> str:
     """Select our exporter's series of a metric that dcgm-exporter has too.
 
     dcgm-exporter's series have no NodeName. With them every card would count twice.
     """
-    more = f", {matchers}" if matchers else ""
-    return f'{metric}{{NodeName!=""{more}}}'
+    return f'{metric}{{NodeName!=""}}'
 
 
 def used_of_allotted(used: str, allotted: str) -> str:

@@ -12,15 +12,11 @@ _LEAST_S = 120.0
 _ROUNDS = 5
 
 
-def _stale_after_s(every_s: float) -> float:
-    return max(_LEAST_S, _ROUNDS * every_s)
-
-
 def _blind() -> str:
     """Return an expression for groups that fail or are late for their own interval."""
     lines = ["vcuda_collector_success == 0"]
     late = sorted(
-        (_stale_after_s(reading.every_s), reading.name) for reading in READINGS
+        (max(_LEAST_S, _ROUNDS * reading.every_s), reading.name) for reading in READINGS
     )
     for after_s, groups in groupby(late, key=lambda pair: pair[0]):
         names = "|".join(name for _, name in groups)
