@@ -25,7 +25,7 @@ from extender.settings import ExtenderSettings
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.reflector import Reflector
-from gpushare.server.asgi import CONNECTION
+from gpushare.server.asgi import CONNECTION, Application
 from gpushare.server.public import MetricsPage, Readiness
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import cards, node_json, pod_json
@@ -175,20 +175,26 @@ class Surprising:
 
 
 def surprised(*, ready: bool = True) -> Client:
-    bug: Any = Surprising()
     extender = ExtenderFixture()
     never = Reflector(extender.cluster, Kind.PODS, extender.pods)
+    readiness = Readiness(() if ready else (("pods", never),), 60)
+    return Client(as_wsgi(application(Surprising(), readiness)))
+
+
+def application(verbs: Any, readiness: Readiness) -> Application:
+    """The inner application of these verbs, which also bind."""
     registry = CollectorRegistry()
-    parts = ExtenderParts(
-        verbs=bug,
-        binder=bug,
-        readiness=Readiness(() if ready else (("pods", never),), 60),
-        metrics=VerbMetrics(registry),
-        metrics_page=MetricsPage(registry),
-        snapshot=dict,
-        threads=VerbThreads.of(2),
+    return create_app(
+        ExtenderParts(
+            verbs=verbs,
+            binder=verbs,
+            readiness=readiness,
+            metrics=VerbMetrics(registry),
+            metrics_page=MetricsPage(registry),
+            snapshot=dict,
+            threads=VerbThreads.of(2),
+        )
     )
-    return Client(as_wsgi(create_app(parts)))
 
 
 def good_body(verb: str) -> bytes:
@@ -363,18 +369,8 @@ class Waiting:
 @pytest.mark.parametrize("verb", ["filter", "preempt", "bind"])
 def test_a_call_that_waits_does_not_hold_the_event_loop(verb: str) -> None:
     """The next call is answered meanwhile; here it is what the first one waits for."""
-    waiting: Any = Waiting()
-    registry = CollectorRegistry()
-    parts = ExtenderParts(
-        verbs=waiting,
-        binder=waiting,
-        readiness=Readiness((), 60),
-        metrics=VerbMetrics(registry),
-        metrics_page=MetricsPage(registry),
-        snapshot=dict,
-        threads=VerbThreads.of(2),
-    )
-    app = create_app(parts)
+    waiting = Waiting()
+    app = application(waiting, Readiness((), 60))
 
     async def post(called: str) -> Any:
         data = good_body(called)

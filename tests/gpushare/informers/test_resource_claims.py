@@ -176,21 +176,6 @@ def test_the_same_question_after_the_card_got_sick(site: Site) -> None:
     assert reserve(site, body) == site.informer.why_not(read(body)) == complaint
 
 
-def test_a_full_card_is_refused_with_what_is_left(site: Site) -> None:
-    """The sentence names card, what is left and what was asked."""
-    site.seen(allocated("a", units=11))
-    complaint = reserve(site, allocated("b", units=20))
-    assert complaint == "card GPU-0 of node n has 9 units left, not 20"
-    assert site.units() == {"GPU-0": 11}
-
-
-def test_a_dry_run_reserves_nothing(site: Site) -> None:
-    """It says what would be said."""
-    assert site.informer.why_not(read(allocated(units=20))) == ""
-    assert site.units() == {}
-    assert "not 21" in site.informer.why_not(read(allocated(units=21)))
-
-
 def test_a_reservation_counts_against_binds_and_they_against_it(site: Site) -> None:
     """One ledger for both."""
     assert not reserve(site, allocated(units=15))
