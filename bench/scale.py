@@ -161,7 +161,7 @@ def start_load(plane: ControlPlane, scale: Scale) -> "subprocess.Popen[str]":
     seconds = scale.load_s + _MORE_S
     arguments = (plane.etcd.port, file, EVENTS_A_SECOND, seconds, scale.nodes)
     return subprocess.Popen(
-        [sys.executable, "-m", "bench.lives", *map(str, arguments)],
+        [sys.executable, "-m", "bench.crowd", *map(str, arguments)],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench import crowd
-from bench.lives import Pace
+from bench.crowd import Pace
 from bench.placed import placement_text
 from bench.stage import node_body
 from bench.takeover import longest_gap

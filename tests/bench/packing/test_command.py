@@ -6,8 +6,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from bench.packing.command import packing
-from bench.packing.running import deviation, mean
+from bench.packing.command import deviation, mean, packing
 from tests.bench.packing.building import CASES
 
 

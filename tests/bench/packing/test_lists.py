@@ -1,7 +1,6 @@
 """Lists of pods that are made from the public one."""
 
-from bench.packing.lists import MADE
-from bench.packing.trace import Trace
+from bench.packing.trace import MADE, Trace
 from tests.bench.packing.building import node, pod
 
 NODES = (*(node(cards=8, model="G2") for _ in range(9)), node(model="V100M16"))

@@ -2,9 +2,8 @@
 
 import pytest
 
-from bench.packing.churn import churn, drawn
 from bench.packing.cluster import ReplayCluster, Shape, Spot
-from bench.packing.replay import POLICIES, Making, replay
+from bench.packing.replay import POLICIES, Making, churn, drawn, replay
 from bench.packing.trace import Trace, read_trace, trace_scenario
 from gpushare.domain.policies import PolicyChoice
 from gpusharectl.simulator.engine import play
