@@ -12,8 +12,7 @@ from gpusharectl.simulator.engine import UNUSABLE
 from gpusharectl.simulator.result import SimulationReport
 from tests.bench.packing.building import CASES
 from tests.gpusharectl.simulator.building import told
-from tests.gpusharectl.simulator.test_links import linked_nodes
-from tests.gpusharectl.simulator.test_moves import with_and_without_moves
+from tests.gpusharectl.simulator.test_engine import with_and_without_moves
 from tests.gpusharectl.simulator.test_render import (
     SEEDS,
     compared,
@@ -21,6 +20,7 @@ from tests.gpusharectl.simulator.test_render import (
     report,
     seeds,
 )
+from tests.gpusharectl.simulator.test_result import linked_nodes
 
 
 def lines(of: SimulationReport) -> list[Any]:

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from bench.packing.trace import (
+    MADE,
     NODE_FILE,
     Meter,
     Trace,
@@ -15,15 +16,11 @@ from bench.packing.trace import (
     read_pods,
     read_trace,
 )
-from tests.bench.packing.building import CASES
+from tests.bench.packing.building import CASES, node, pod
 
 
 def trace(*pods: TracePod, cards: int = 10) -> Trace:
     return Trace((TraceNode("node", 64_000, 262_144, cards, "A"),), pods)
-
-
-def pod(name: str, milli: int = 0, cards: int = 1) -> TracePod:
-    return TracePod(name, 1000, 1024, cards if milli else 0, milli)
 
 
 MIX = tuple(pod(f"pod-{i}", 100 * (i % 4)) for i in range(12))
@@ -144,3 +141,36 @@ def test_files_that_are_missing_or_no_text(tmp_path: Path) -> None:
     assert "cannot be read" in complaint(lambda: read_nodes(path))
     words = 'no pod list "large"; here are bare, small'
     assert words in complaint(lambda: read_trace(CASES, "large"))
+
+
+LISTED_NODES = (*(node(cards=8, model="G2") for _ in range(9)), node(model="V100M16"))
+LISTED_PODS = tuple(
+    [pod(f"c{n:03}", 1000) for n in range(300)]
+    + [pod(f"e{n:03}", 1000, cards=8) for n in range(60)]
+    + [pod(f"z{n:03}") for n in range(40)]
+)
+TRACE = Trace((*LISTED_NODES, node(model="V100M32")), LISTED_PODS)
+
+
+def test_a_third_of_the_pods_with_cards_name_models_that_can_hold_them() -> None:
+    v100 = frozenset({"V100M16", "V100M32"})
+    shares = {}
+    for name in ("models33", "scarce33"):
+        pods = list(MADE[name](TRACE))
+        assert [one.name for one in pods] == [one.name for one in LISTED_PODS]
+        named = [one for one in pods if one.models is not None]
+        assert 100 <= len(named) <= 140
+        assert {one.models for one in named if one.cards == 8} == {frozenset({"G2"})}
+        assert {one.models for one in named} == {frozenset({"G2"}), v100}
+        assert not any(one.models for one in pods if not one.cards)
+        assert pods == list(MADE[name](TRACE))
+        shares[name] = sum(one.models == v100 for one in named) / len(named)
+    assert shares["models33"] < 0.1
+    assert 0.25 < shares["scarce33"] < 0.55
+
+
+def test_pods_without_cards_come_more_often() -> None:
+    pods = list(MADE["cpu250"](TRACE))
+    assert len({one.name for one in pods}) == len(pods)
+    assert sum(not one.cards for one in pods) == 100
+    assert sum(one.cards > 0 for one in pods) == 360
