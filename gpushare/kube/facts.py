@@ -164,14 +164,19 @@ def read_environment(pod: Json) -> dict[str, str]:
     }
 
 
+def container_statuses(pod: Json, *, inits: bool = True) -> list[Json]:
+    """Return what kubelet says of each container of a pod, init containers first."""
+    status = pod.get("status") or {}
+    keys = (*(["initContainerStatuses"] if inits else []), "containerStatuses")
+    return [container for key in keys for container in status.get(key) or ()]
+
+
 def waits_because(pod: Json) -> str:
     """Return kubelet's message on a container that cannot start; mostly empty."""
-    status = pod.get("status") or {}
-    for key in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(key) or ():
-            waiting = (container.get("state") or {}).get("waiting") or {}
-            if waiting.get("message"):
-                return f"{waiting.get('reason', 'waiting')}: {waiting['message']}"
+    for container in container_statuses(pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("message"):
+            return f"{waiting.get('reason', 'waiting')}: {waiting['message']}"
     return ""
 
 

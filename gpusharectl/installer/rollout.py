@@ -10,6 +10,7 @@ from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import (
     SYSTEM,
     condition,
+    container_statuses,
     is_leaving,
     is_ready,
     name_of,
@@ -246,10 +247,9 @@ def _pod_waits(who: str, pod: Json, seen: Rollout) -> list[Waiting]:
     if is_ready(pod):
         return []
     name = pod["metadata"]["name"]
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     fell = any(
         status.get("restartCount", 0) or "terminated" in (status.get("state") or {})
-        for status in statuses
+        for status in container_statuses(pod, inits=False)
     )
     return [pod_wait(who, pod, seen.events(name), seen.log(name) if fell else "")]
 
@@ -336,19 +336,17 @@ def _current(pod: Json, seen: Rollout) -> bool:
 
 def pod_wait(who: str, pod: Json, events: Sequence[Json], last_words: str) -> Waiting:
     """Return what a pod waits for that is not Ready."""
-    status = pod.get("status") or {}
     unplaced = condition(pod, "PodScheduled")
     if not node_of(pod) and unplaced.get("status") == "False":
         message = unplaced.get("message", "no node is suitable")
         moment = unplaced.get("lastTransitionTime", "")
         return Waiting(who, f"its pod cannot be scheduled: {message}", moment)
-    kinds = ("initContainerStatuses", "containerStatuses")
-    for container in (each for kind in kinds for each in status.get(kind) or ()):
+    for container in container_statuses(pod):
         wait = _container_wait(who, container, events, last_words)
         if wait is not None:
             return wait
     what = "its pod runs, but is not Ready yet"
-    if not status.get("containerStatuses"):
+    if not container_statuses(pod, inits=False):
         what = "kubelet to start its pod"
     since = str(condition(pod, "Ready").get("lastTransitionTime", ""))
     return wait_by_events(who, events) or Waiting(who, what, since)

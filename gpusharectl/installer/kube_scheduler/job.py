@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
-from gpushare.kube.facts import SYSTEM
+from gpushare.kube.facts import SYSTEM, container_statuses
 from gpushare.kube.objects import Objects, Ref
 from gpusharectl.installer.kube_scheduler.files import (
     CONFIG_NAME,
@@ -410,10 +410,8 @@ def _ended(job: Json | None) -> bool | None:
 
 def _failed(pod: Json) -> tuple[str, int]:
     """Return the name and exit code of the container that failed, or "" and 0."""
-    status = pod.get("status") or {}
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        for each in status.get(kind) or ():
-            ended = (each.get("state") or {}).get("terminated") or {}
-            if ended.get("exitCode"):
-                return str(each["name"]), int(ended["exitCode"])
+    for container in container_statuses(pod):
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            return str(container["name"]), int(ended["exitCode"])
     return "", 0

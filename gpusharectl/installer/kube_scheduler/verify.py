@@ -32,6 +32,7 @@ from gpushare.kube.facts import (
     PRODUCT,
     SYSTEM,
     condition,
+    container_statuses,
     is_silent,
 )
 from gpushare.kube.objects import Objects, Ref
@@ -137,9 +138,8 @@ def temporary_object(objects: Objects, body: Json, pace: PollPace) -> Iterator[R
 
 def container_wait(pod: Json) -> str:
     """Return what a pod's container waits for; "" if it waits for nothing."""
-    init = (pod.get("status") or {}).get("initContainerStatuses") or ()
-    for each in (*init, *_states(pod)):
-        waiting = (each.get("state") or {}).get("waiting") or {}
+    for container in container_statuses(pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
         reasons = [
             str(waiting[key]) for key in ("reason", "message") if waiting.get(key)
         ]
@@ -156,10 +156,6 @@ def last_words(log: str) -> str:
     lines = map(str.strip, log.splitlines())
     errors = [line.partition("err=")[2].strip('"') for line in lines if "err=" in line]
     return (errors[-1] if errors else last_lines(log)).replace('\\"', '"')[:600]
-
-
-def _states(pod: Json) -> list[Json]:
-    return list((pod.get("status") or {}).get("containerStatuses") or ())
 
 
 CONFIGURATION_TRIAL = "gpushare-scheduler-check"
@@ -241,7 +237,10 @@ def _verdict(objects: Objects, ref: Ref, pod: Json) -> ConfigurationVerdict:
     status = pod["status"]
     if status["phase"] == "Succeeded":
         return ConfigurationVerdict(ConfigurationResult.WELL)
-    ended = [(each.get("state") or {}).get("terminated") or {} for each in _states(pod)]
+    ended = [
+        (container.get("state") or {}).get("terminated") or {}
+        for container in container_statuses(pod, inits=False)
+    ]
     # Of programs that ran and failed by themselves.
     codes = [
         int(state["exitCode"]) for state in ended if state.get("reason") == "Error"
@@ -441,7 +440,7 @@ class MirrorPod:
 
         Only while it is down: a pod that has just started has no log yet.
         """
-        down = [each for each in _states(pod) if _failed(each)]
+        down = filter(_failed, container_statuses(pod, inits=False))
         ends = max((int(each.get("restartCount", 0)) for each in down), default=0)
         if ends < _ENDED_TOO_OFTEN:
             return None

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError
-from gpushare.kube.facts import DEVICE_PLUGIN, PART_NAME, SYSTEM, node_of, phase
+from gpushare.kube.facts import (
+    DEVICE_PLUGIN,
+    PART_NAME,
+    SYSTEM,
+    container_statuses,
+    node_of,
+    phase,
+)
 from gpushare.kube.objects import Objects, Ref
 from gpushare.kube.words import counted
 from gpusharectl.installer.context import Context
@@ -305,6 +312,6 @@ def _unfinished(objects: Objects, node: str, name: str, pod: Json | None) -> Wai
 def _last_words(pod: Json) -> str:
     messages = [
         (status.get("state") or {}).get("terminated", {}).get("message", "")
-        for status in pod["status"].get("containerStatuses") or ()
+        for status in container_statuses(pod, inits=False)
     ]
     return " ".join(" ".join(messages).split())

@@ -31,7 +31,11 @@ from gpusharectl.installer.kube_scheduler.host_files import (
     HostFiles,
     Obstacle,
 )
-from gpusharectl.installer.manifests import container_settings, load_manifests
+from gpusharectl.installer.manifests import (
+    container_settings,
+    load_manifests,
+    workload_containers,
+)
 from gpusharectl.installer.options import InstallOptions, UninstallOptions
 from gpusharectl.installer.pki import make_authority
 from gpusharectl.installer.progress import (
@@ -538,6 +542,12 @@ class InstalledCluster:
         assert body is not None, name
         found: Json = body["spec"]["template"]["spec"]
         return found
+
+    def settings(self, name: str, kind: str = "DaemonSet") -> dict[str, str]:
+        """The variables of a workload of one container; none if it is not there."""
+        body = self.objects.get(Ref("apps/v1", kind, name, SYSTEM))
+        (container,) = workload_containers([body]) if body else ({"env": ()},)
+        return {each["name"]: each.get("value", "") for each in container["env"]}
 
     def _all(self, kinds: Sequence[tuple[str, str]]) -> Iterator[tuple[Ref, Json]]:
         for kind in kinds:

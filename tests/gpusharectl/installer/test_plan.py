@@ -14,7 +14,7 @@ from deviceplugin.allocation.isolation import ISOLATION_CHOICES as PLUGINS_CHOIC
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
-from gpushare.kube.facts import DEVICE_PLUGIN, SECOND_SCHEDULER, SYSTEM
+from gpushare.kube.facts import DEVICE_PLUGIN, SECOND_SCHEDULER
 from gpushare.kube.objects import Ref
 from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.manifests import (
@@ -73,22 +73,15 @@ def test_another_configuration_makes_the_second_scheduler_start_anew() -> None:
 TIER = "GPUSHARE_ISOLATION"
 
 
-def tier(world: InstalledCluster) -> str | None:
-    """The setting of the installed device plugin."""
-    ref = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
-    body = world.objects.get(ref)
-    return container_settings([body] if body else [], "device-plugin").get(TIER)
-
-
 def test_the_tier_is_the_device_plugins_setting_and_stays(
     world: InstalledCluster,
 ) -> None:
     """A first install sets none; each later one keeps what is there."""
     assert world.install() == Exit.DONE
-    assert tier(world) is None
+    assert TIER not in world.settings(DEVICE_PLUGIN)
     for wanted, found in (("driver", "driver"), (None, "driver"), ("none", "none")):
         assert world.install(isolation=wanted) == Exit.DONE, world.screen.text
-        assert tier(world) == found
+        assert world.settings(DEVICE_PLUGIN)[TIER] == found
     world.screen.lines.clear()
     assert world.install() == Exit.DONE
     assert "none changed" in world.screen.text

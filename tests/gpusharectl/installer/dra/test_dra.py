@@ -14,7 +14,6 @@ from gpusharectl.installer.dra.objects import (
     judge_dra,
 )
 from gpusharectl.installer.kube_scheduler.this_host import Flavour
-from gpusharectl.installer.manifests import container_settings
 from gpusharectl.installer.nodes.facts import survey_node
 from gpusharectl.installer.options import InstallOptions, WebhookOptions
 from gpusharectl.installer.progress import Exit
@@ -24,7 +23,6 @@ from tests.gpusharectl.installer.fake_objects import copied
 from tests.gpusharectl.installer.installed_cluster import (
     AUTHORITY,
     CONTROL_PLANE,
-    DEVICE,
     EVERY_KIND,
     InstalledCluster,
     authority_of,
@@ -48,10 +46,7 @@ def on(world: InstalledCluster) -> InstalledCluster:
 
 def offers(world: InstalledCluster) -> bool:
     """Whether the device plugin is told to offer cards to claims."""
-    body = world.objects.get(PLUGIN)
-    return (
-        container_settings([body] if body else [], DEVICE).get("GPUSHARE_DRA") == "on"
-    )
+    return world.settings(PLUGIN.name).get("GPUSHARE_DRA") == "on"
 
 
 def trusted(world: InstalledCluster) -> bytes:

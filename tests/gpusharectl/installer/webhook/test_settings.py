@@ -48,12 +48,9 @@ def entries(world: InstalledCluster) -> list[str]:
 
 def settings(world: InstalledCluster, daemonset: str = "") -> dict[str, str]:
     """The variables of the webhook's container, or of a DaemonSet's."""
-    (one,) = (
-        world.spec(daemonset)
-        if daemonset
-        else world.spec(DEPLOYMENT.name, DEPLOYMENT.kind)
-    )["containers"]
-    return {each["name"]: each.get("value", "") for each in one["env"]}
+    if daemonset:
+        return world.settings(daemonset)
+    return world.settings(DEPLOYMENT.name, DEPLOYMENT.kind)
 
 
 def given(world: InstalledCluster, daemonset: str = "") -> dict[str, str]:
