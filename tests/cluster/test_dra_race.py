@@ -34,7 +34,7 @@ from tests.controlplane.claims import results
 from tests.testbed.rest import ApiError, Json
 from tests.testbed.waiting import wait_until
 
-PODS = 400
+PODS = 200
 UNITS = 29
 """Of each of the eight cards."""
 MIXED = "has parts of several cards"
@@ -244,7 +244,7 @@ KILLED = (extender, scheduler, api_server, device_plugin, kubelet)
 
 @pytest.mark.usefixtures("arbiter")
 def test_the_race(claims: Site) -> None:
-    """400 pods of both kinds for eight cards, and each part gets kill -9 in between.
+    """200 pods of both kinds for eight cards, and each part gets kill -9 in between.
 
     No card is above its units by the pods that run. What ran before goes on. In the end
     each pod runs or says why not, none waits beside its room, and each sees its own

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -237,12 +238,24 @@ def test_compacted_version_is_gone(seat: Seat) -> None:
     assert names(found) == names(pods)
 
 
-def test_get_of_nothing(seat: Seat) -> None:
-    """What is not there is NotFound, of every kind."""
+def test_what_is_not_there_is_not_found(seat: Seat) -> None:
+    """Of every kind; nothing is made by annotating, binding, evicting or tainting."""
+    nobody, cluster = seat.name("nobody"), seat.cluster
+    gone = seat.pod("pod")
+    seat.delete(gone, 0)
+    calls: list[Callable[[], object]] = [
+        lambda: bind(seat, gone),
+        lambda: cluster.evict(target(gone)),
+        lambda: cluster.set_taints(nobody, [], "1"),
+        lambda: cluster.annotate(Kind.PODS, seat.namespace, nobody, {"a": "1"}),
+        lambda: cluster.annotate(Kind.NODES, "", nobody, {"a": "1"}),
+    ]
     for kind in Kind:
         namespace = "" if kind in {Kind.NODES, Kind.SLICES} else seat.namespace
+        calls.append(partial(cluster.get, kind, namespace, nobody))
+    for call in calls:
         with pytest.raises(NotFound):
-            seat.cluster.get(kind, namespace, seat.name("nobody"))
+            call()
 
 
 def test_bind_writes_node_and_annotations_at_once(seat: Seat) -> None:
@@ -273,22 +286,19 @@ def test_second_bind_conflicts(seat: Seat) -> None:
     assert found["metadata"]["annotations"] == {"ours": "first"}
 
 
-def test_bind_of_another_uid_conflicts(seat: Seat) -> None:
-    """The uid is a precondition: a pod made anew under the old name is not bound."""
+def test_the_uid_is_a_precondition(seat: Seat) -> None:
+    """A pod made anew under the old name is neither bound nor evicted."""
     old = seat.pod("pod")
     seat.delete(old)
     new = seat.pod("pod")
     with pytest.raises(Conflict):
         bind(seat, old)
     assert "nodeName" not in seat.read(new)["spec"]
-
-
-def test_bind_of_nobody(seat: Seat) -> None:
-    """A pod that is gone is NotFound."""
-    pod = seat.pod("pod")
-    seat.delete(pod, 0)
-    with pytest.raises(NotFound):
-        bind(seat, pod)
+    bind(seat, new)
+    seat.patch_status(new, phase="Running")
+    with pytest.raises(Conflict):
+        seat.cluster.evict(target(old))
+    assert stays(seat, new)
 
 
 def test_bind_to_unknown_node_is_accepted(seat: Seat) -> None:
@@ -333,13 +343,6 @@ def test_annotate_sets_labels_too(seat: Seat) -> None:
     assert found["annotations"]["c"] == "1"
 
 
-def test_annotate_of_nobody(seat: Seat) -> None:
-    """Annotating what is not there makes nothing."""
-    for kind, namespace in ((Kind.PODS, seat.namespace), (Kind.NODES, "")):
-        with pytest.raises(NotFound):
-            seat.cluster.annotate(kind, namespace, seat.name("nobody"), {"a": "1"})
-
-
 def test_taints_are_replaced_unless_the_node_was_written(seat: Seat) -> None:
     """All at once; an empty list leaves none."""
     name, key = seat.node("node")["metadata"]["name"], {"effect": "NoSchedule"}
@@ -353,8 +356,6 @@ def test_taints_are_replaced_unless_the_node_was_written(seat: Seat) -> None:
         seat.cluster.set_taints(name, wanted, found["metadata"]["resourceVersion"])
         found = seat.cluster.get(Kind.NODES, "", name)
         assert found["spec"].get("taints", []) == wanted
-    with pytest.raises(NotFound):
-        seat.cluster.set_taints(seat.name("nobody"), [], version)
 
 
 def test_event_is_found_by_its_pod(seat: Seat) -> None:
@@ -565,22 +566,6 @@ def test_an_evicted_pod_has_its_own_grace(seat: Seat) -> None:
     pod = at_work(seat, "pod")
     seat.cluster.evict(target(pod))
     assert seat.read(pod)["metadata"]["deletionGracePeriodSeconds"] == 40
-
-
-def test_eviction_of_another_uid_conflicts(seat: Seat) -> None:
-    """The uid is a precondition: a pod made anew under the old name stays."""
-    pod = at_work(seat, "pod")
-    with pytest.raises(Conflict):
-        seat.cluster.evict(target(pod, "another"))
-    assert stays(seat, pod)
-
-
-def test_eviction_of_nobody(seat: Seat) -> None:
-    """A pod that is gone is NotFound."""
-    pod = at_work(seat, "pod")
-    seat.delete(pod, 0)
-    with pytest.raises(NotFound):
-        seat.cluster.evict(target(pod))
 
 
 def test_budgets_count_evictions(seat: Seat) -> None:
