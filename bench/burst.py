@@ -28,7 +28,7 @@ from bench.stage import (
     post_pods,
     stage,
 )
-from tests.controlplane.books import checked_book
+from tests.controlplane.books import checked_books
 from tests.controlplane.extender import USER, extender
 from tests.testbed.audit import WRITES, Call
 from tests.testbed.controlplane import ControlPlane
@@ -273,7 +273,7 @@ def play_burst(plane: ControlPlane, way: Way, number: int, size: Size) -> Burst:
                 used["kube-scheduler"] = cpu_s(scheduler.pid)
             metrics = there.metrics()
         if way.extender == "ours":
-            checked_book(plane.rest)
+            checked_books(plane.rest)
         # Read when kube-scheduler has ended, and with it its last event.
         calls = plane.audit.calls(mark)
         return sum_up_burst(calls, plane.scheduler_user.name, metrics, used, size.pods)

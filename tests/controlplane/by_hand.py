@@ -1,6 +1,6 @@
 """Asking the extender by hand, as kube-scheduler would or would never do."""
 
-from tests.controlplane.books import checked_book
+from tests.controlplane.books import checked_books
 from tests.controlplane.world import World, node_of
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
@@ -42,4 +42,4 @@ def nothing_half_made(world: World) -> None:
     snapshot = world.extender.rest.must("GET", "/snapshot")
     held = {pod["uid"] for node in snapshot["nodes"] for pod in node["pods"]}
     assert held == {p["metadata"]["uid"] for p in world.pods() if node_of(p)}
-    checked_book(world.rest)
+    checked_books(world.rest)

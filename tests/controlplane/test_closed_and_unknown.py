@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.domain.model import Card, CardUUID
 from gpushare.kube.annotations import encode_cards
-from tests.controlplane.books import checked_book
+from tests.controlplane.books import checked_books
 from tests.controlplane.world import CARDS, World, node_of
 from tests.testbed.objects import MEMORY, post_pod, read_pod
 from tests.testbed.rest import Json
@@ -68,7 +68,7 @@ def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
     waits = refused(world, "waits-too", 19, "0/1 nodes are available: 1 No shared card")
     cordon(world, [])
     assert world.bound(waits).cards == ("edge-0",)
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_a_pod_bound_by_hand_holds_its_units_somewhere(world: World) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.controlplane.books import checked_book, pending_though_fitting
+from tests.controlplane.books import checked_books, pending_though_fitting
 from tests.controlplane.extender import USER
 from tests.controlplane.world import World, node_of, post_all
 from tests.testbed.rest import Json
@@ -76,14 +76,14 @@ def test_extender_killed_in_a_burst(world: World) -> None:
     big_nodes(world)
     with burst(world):
         world.extender.kill()
-    checked_book(world.rest)
+    checked_books(world.rest)
     world.extender.start()
     wait_for_bound(world, 200)
     late = post_all(world, [world.pod(f"late-{n}", 4, 3) for n in range(30)])
     wait_for_bound(world, 224)
     verdicts = [world.verdict(each) for each in late]
     assert sum(not verdict.node for verdict in verdicts) == 6
-    assert set(checked_book(world.rest).free().values()) == {(79, 0)}
+    assert set(checked_books(world.rest).free().values()) == {(79, 0)}
 
 
 def test_worker_killed(world: World) -> None:
@@ -100,7 +100,7 @@ def test_worker_killed(world: World) -> None:
     world.extender.wait_ready()
     assert world.runs("after", 20, 1) == "edge-1"
     assert world.runs("small", 9, 1) == "edge-0"
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_apiserver_restarted(world: World) -> None:
@@ -116,7 +116,7 @@ def test_apiserver_restarted(world: World) -> None:
     waiting = world.post("waiting", 10, 1)
     assert not world.verdict(waiting).node
     free = {("edge", "edge-0"): (96, 0), ("edge", "edge-1"): (91, 2)}
-    assert checked_book(world.rest).free() == free
+    assert checked_books(world.rest).free() == free
     world.extender.wait_ready()
 
 
@@ -176,4 +176,4 @@ def test_one_write_per_pod(world: World) -> None:
     writes = world.plane.audit.writes(USER.name, mark)
     assert writes == {"create pods/binding": 50}
     assert {c.status for c in calls if c.verb == "create"} == {201}
-    checked_book(world.rest)
+    checked_books(world.rest)

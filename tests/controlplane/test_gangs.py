@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.controlplane.books import checked_book
+from tests.controlplane.books import checked_books
 from tests.controlplane.extender import USER
 from tests.controlplane.world import EAGER, World, beside, node_of
 from tests.testbed.binaries import Binaries
@@ -83,7 +83,7 @@ def test_a_gang_is_not_bound_in_part(world: World) -> None:
     world.delete(tenant)
     cards = {world.bound(each).cards for each in members}
     assert cards == {("edge-0",), ("edge-1",)}
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_a_gang_that_fits_is_bound_over_nodes(world: World) -> None:
@@ -93,4 +93,4 @@ def test_a_gang_that_fits_is_bound_over_nodes(world: World) -> None:
     members = gang(world, 10, 10, 10, 10)
     cards = {world.bound(each).cards for each in members}
     assert cards == {("north-0",), ("north-1",), ("south-0",), ("south-1",)}
-    checked_book(world.rest)
+    checked_books(world.rest)

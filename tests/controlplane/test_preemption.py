@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.controlplane.books import assert_refused, checked_book
+from tests.controlplane.books import assert_refused, checked_books
 from tests.controlplane.by_hand import NOBODY, bind
 from tests.controlplane.gate import GROUP, asked_of_bindings
 from tests.controlplane.world import World, cards_of, node_of
@@ -64,7 +64,7 @@ def test_victims_share_a_card(world: World) -> None:
     vip = world.post("vip", 12, 1, priority_class="p100")
     assert world.bound(vip).cards == ("edge-0",)
     assert names_left(world) == {"b1", "b2", "c1", "vip"}
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_disruption_budget_is_respected(world: World) -> None:
@@ -74,7 +74,7 @@ def test_disruption_budget_is_respected(world: World) -> None:
     vip = world.post("vip", 12, 1, priority_class="p100")
     assert world.bound(vip).cards == ("edge-1",)
     assert names_left(world) == {"a1", "a2", "c1", "vip"}
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_nominated_pods_card_is_not_stolen(world: World) -> None:
@@ -100,7 +100,7 @@ def test_nominated_pods_card_is_not_stolen(world: World) -> None:
     assert not cards_of(read_pod(world.rest, vip))
     world.kubelet.release("a2", world.namespace)
     assert world.bound(vip).cards == ("edge-0",)
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def nomination(world: World, a_pod: Json) -> str:
@@ -181,7 +181,7 @@ def test_the_node_whose_victims_matter_least_is_chosen(world: World) -> None:
     settle(world, "cheap", "c5", 16, "p5")
     assert drive_in(world, 12) == "cheap"
     assert names_left(world) == {"d0", "d90", "d1", "stays", "vip"}
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_a_pod_without_shares_does_not_hide_a_more_important_victim(
@@ -196,7 +196,7 @@ def test_a_pod_without_shares_does_not_hide_a_more_important_victim(
     settle(world, "cheap", "c5", 16, "p5", cpu="20")
     assert drive_in(world, 8, cpu="14") == "cheap"
     assert names_left(world) == {"hog", "d30", "stays", "vip"}
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_one_eviction_is_enough_where_one_pod_frees_card_and_cpu(world: World) -> None:
@@ -211,7 +211,7 @@ def test_one_eviction_is_enough_where_one_pod_frees_card_and_cpu(world: World) -
     settle(world, "edge", "both", 12, "p1", cpu="12")
     assert drive_in(world, 12, cpu="14") == "edge"
     assert names_left(world) == {"busy", "stays", "light", "vip"}
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_a_victim_for_cpu_is_kept_beside_the_one_for_the_card(world: World) -> None:
@@ -222,7 +222,7 @@ def test_a_victim_for_cpu_is_kept_beside_the_one_for_the_card(world: World) -> N
     settle(world, "edge", "light", 12, "p1")
     assert drive_in(world, 12, cpu="14") == "edge"
     assert names_left(world) == {"stays", "vip"}
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_a_budget_of_a_pod_without_shares_still_counts(world: World) -> None:
@@ -236,7 +236,7 @@ def test_a_budget_of_a_pod_without_shares_still_counts(world: World) -> None:
     settle(world, "plain", "b30", 16, "p30", cpu="20")
     assert drive_in(world, 8, cpu="14") == "plain"
     assert names_left(world) == {"hog", "g0", "stays", "vip"}
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from gpushare.domain.policies import PolicyChoice
 from gpusharectl.simulator.live import WhatIf, make_live_scenario
 from gpusharectl.simulator.result import run_policy
-from tests.controlplane.books import assert_refused, checked_book
+from tests.controlplane.books import assert_refused, checked_books
 from tests.controlplane.world import POLICY, World, cards_of
 from tests.testbed.objects import read_pod
 from tests.testbed.rest import ApiError
@@ -144,7 +144,7 @@ def test_nodes_without_readable_cards(world: World) -> None:
     assert world.bound(waiting, timeout_s=60).cards == ("G",)
     world.node("good", 29)
     assert world.runs("late", 29, 1) == "good-0"
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_refusals_are_counted_together(world: World) -> None:
@@ -178,7 +178,7 @@ def test_quantities_in_any_notation(world: World) -> None:
     for number, quantity in enumerate(("4", "4000m", "4e0", "0.004k")):
         assert world.runs(f"odd-{number}", quantity, 1) == f"edge-{number}"
     assert world.runs("large", "1k", 1) == "edge-5"
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_pod_that_asks_zero(world: World) -> None:
@@ -214,4 +214,4 @@ def test_room_that_comes_free_is_taken(world: World) -> None:
             world.rest.must("PATCH", "/api/v1/nodes/edge", label)
             world.bound(waiting)
     wait_until(lambda: len(world.pods()) == 2, "end of the deleted")
-    checked_book(world.rest)
+    checked_books(world.rest)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.controlplane.books import checked_book
+from tests.controlplane.books import checked_books
 from tests.controlplane.world import World, node_of
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.objects import deployment, pod_spec, read_pod
@@ -73,8 +73,8 @@ def test_limit_raised_and_put_back(world: World) -> None:
     new = the_pod(world, third, "Pending", but=old_name)
     assert world.verdict(new).event.startswith(ONE_SHORT)
     assert "deletionTimestamp" in read_pod(world.rest, old)["metadata"]
-    held = checked_book(world.rest).held["rtx3090", "rtx3090-0"]
-    assert sorted(units for _, units in held) == [1, 40, 50]
+    holders = checked_books(world.rest).holders(("rtx3090", "rtx3090-0"))
+    assert sorted(units for _, units in holders.values()) == [1, 40, 50]
 
     tried = world.attempts()
     world.kubelet.release(old_name, world.namespace)
@@ -87,4 +87,4 @@ def test_limit_raised_and_put_back(world: World) -> None:
     back = the_pod(world, third, "Running", but=new["metadata"]["name"])
     assert node_of(back) == "rtx3090"
     wait_until(lambda: not read_pod(world.rest, new), "end of the pod that waited")
-    assert checked_book(world.rest).free() == {("rtx3090", "rtx3090-0"): (97, 3)}
+    assert checked_books(world.rest).free() == {("rtx3090", "rtx3090-0"): (97, 3)}

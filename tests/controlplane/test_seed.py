@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from tests.controlplane.books import checked_book
+from tests.controlplane.books import checked_books
 from tests.controlplane.world import World, beside
 from tests.testbed.controlplane import ControlPlane
 
@@ -35,7 +35,7 @@ def test_two_small_services_share_the_first_card(world: World) -> None:
     """2 + 2 GiB fit on one card of 4 GiB, so both use card 1."""
     world.node("edge", 16, 16)
     assert [world.runs("ai-1", 8, 1), world.runs("ai-2", 8, 1)] == ["edge-0"] * 2
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_what_does_not_fit_beside_goes_to_the_second_card(world: World) -> None:
@@ -43,7 +43,7 @@ def test_what_does_not_fit_beside_goes_to_the_second_card(world: World) -> None:
     world.node("edge", 16, 16)
     assert world.runs("ai-1", 8, 1) == "edge-0"
     assert world.runs("ai-2", 12, 1) == "edge-1"
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 @pytest.mark.parametrize("arrival", ARRIVALS, ids=str)
@@ -54,8 +54,11 @@ def test_two_cards_take_three_services_in_any_order(
     world.node("edge", 29, 29)
     for number, units in enumerate(arrival):
         world.runs(f"app-{number}", units, 1)
-    held = checked_book(world.rest).held.values()
-    groups = sorted(sorted(units for _, units in shares) for shares in held)
+    books = checked_books(world.rest)
+    groups = sorted(
+        sorted(units for _, units in books.holders(card).values())
+        for card in books.units
+    )
     assert groups == [[4, 20], [20]]
 
 
@@ -65,7 +68,7 @@ def test_the_seeds_own_picture(by_uuid: World) -> None:
     applications = {1: 4, 3: 20, 2: 20}
     found = {n: by_uuid.runs(f"app-{n}", u, 1) for n, u in applications.items()}
     assert found == {1: GPU_1, 3: GPU_1, 2: GPU_0}
-    checked_book(by_uuid.rest)
+    checked_books(by_uuid.rest)
 
 
 def test_one_card_runs_fifty_forty_and_one(world: World) -> None:
@@ -73,7 +76,7 @@ def test_one_card_runs_fifty_forty_and_one(world: World) -> None:
     world.node("rtx3090", 94)
     for number, units in enumerate((50, 40, 1), start=1):
         assert world.runs(f"base-{number}", units, 1) == "rtx3090-0"
-    assert checked_book(world.rest).free() == {("rtx3090", "rtx3090-0"): (97, 3)}
+    assert checked_books(world.rest).free() == {("rtx3090", "rtx3090-0"): (97, 3)}
 
 
 def test_one_card_leaves_the_third_pending(world: World) -> None:
@@ -83,7 +86,7 @@ def test_one_card_leaves_the_third_pending(world: World) -> None:
     world.runs("base-2", 40, 1)
     verdict = world.verdict(world.post("base-3", 10, 1))
     assert verdict.event.startswith(ONE_SHORT)
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_most_of_a_card_is_a_card_alone(world: World) -> None:
@@ -91,5 +94,6 @@ def test_most_of_a_card_is_a_card_alone(world: World) -> None:
     world.node("seven", *[29] * 7)
     for number in range(3):
         world.runs(f"app-{number}", 23, 1)
-    held = checked_book(world.rest).held
-    assert Counter(len(shares) for shares in held.values() if shares) == {1: 3}
+    books = checked_books(world.rest)
+    counts = Counter(len(books.holders(card)) for card in books.units)
+    assert counts == {1: 3, 0: 4}

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.domain.model import Card, CardUUID
 from gpushare.kube.annotations import encode_cards
-from tests.controlplane.books import assert_refused, checked_book
+from tests.controlplane.books import assert_refused, checked_books
 from tests.controlplane.world import World
 from tests.testbed.controlplane import ControlPlane
 
@@ -66,7 +66,7 @@ def test_the_card_that_it_may_have(
     """The first of those with room, whatever comes before it."""
     three(world)
     assert world.runs("picky", 20, 1, annotations=lists) == card
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_victims_leave_a_card_that_it_may_have(world: World, importance: str) ->
     assert world.bound(vip, timeout_s=60).cards == (SECOND,)
     left = {pod["metadata"]["name"] for pod in world.pods()}
     assert left == {"tenant-0", "tenant-2", "vip"}
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_nobody_is_evicted_in_vain(world: World, importance: str) -> None:

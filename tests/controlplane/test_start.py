@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.controlplane.books import checked_book
+from tests.controlplane.books import checked_books
 from tests.controlplane.by_hand import ASK, BIND
 from tests.controlplane.extender import extender
 from tests.controlplane.world import World
@@ -34,7 +34,7 @@ def test_extender_started_without_an_apiserver(world: World) -> None:
     world.plane.start_apiserver()
     world.extender.wait_ready()
     assert world.runs("after", 20, 1) == "edge-1"
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_not_ready_before_the_first_list(plane: ControlPlane) -> None:

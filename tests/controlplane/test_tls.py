@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from tests.controlplane.books import checked_book
+from tests.controlplane.books import checked_books
 from tests.controlplane.by_hand import NOBODY, bind, binding
 from tests.controlplane.extender import Extender, extender
 from tests.controlplane.world import EAGER, World, node_of
@@ -96,7 +96,7 @@ def test_pods_are_bound_over_mutual_tls(safe: World) -> None:
     assert safe.runs("second", 20, 1) == "edge-1"
     verdict = safe.verdict(safe.post("third", 12, 1))
     assert "Insufficient baidu.com/vcuda-memory on one card" in verdict.event
-    checked_book(safe.rest)
+    checked_books(safe.rest)
 
 
 @pytest.mark.parametrize("who", [None, "expired", "stranger", "server", "plain"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare.addresses import find_free_address
-from tests.controlplane.books import checked_book
+from tests.controlplane.books import checked_books
 from tests.controlplane.by_hand import ASK, bind
 from tests.controlplane.gate import GROUP, asked_of_bindings
 from tests.controlplane.world import World, cards_of, node_of
@@ -57,7 +57,7 @@ def test_a_pod_that_cannot_be_bound_lets_others_have_the_card(world: World) -> N
         waiting = other.post("waiting", 20, 1)
         assert other.bound(waiting, timeout_s=60).cards == ("edge-0",)
         assert not node_of(read_pod(world.rest, stuck))
-    checked_book(world.rest)
+    checked_books(world.rest)
 
 
 def test_filter_keeps_the_node_that_bind_will_take(manual: World) -> None:
@@ -84,4 +84,4 @@ def test_it_is_bound_as_soon_as_it_can_be(world: World) -> None:
         wait_for_failure(world, stuck)
     assert world.bound(stuck).cards == ("edge-0",)
     assert cards_of(read_pod(world.rest, stuck)) == ("edge-0",)
-    checked_book(world.rest)
+    checked_books(world.rest)

@@ -10,10 +10,11 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.controlplane.books import APART, CORES, FINISHED, UNIT_MIB, Amounts
 from tests.controlplane.claims import RESOURCE
 from tests.controlplane.world import node_of
-from tests.soak.books import APART, CORES, FINISHED, UNIT_MIB, Amounts, Listing
 from tests.soak.hands import Hands
+from tests.soak.observer import Listing
 from tests.testbed.objects import CORE, MEMORY, finish_deletion, pod, set_running
 from tests.testbed.rest import Json, Rest
 
@@ -117,7 +118,7 @@ class Life:
         return {"requests": asked, "limits": asked}
 
 
-def life(seed: int, number: int, *, claims: bool = True) -> Life:
+def draw_life(seed: int, number: int, *, claims: bool = True) -> Life:
     """Draw the life of this number; without ``claims`` such a pod is *apart*."""
     draw = Random(f"{seed}/{number}")
     form, asks, doomed = _ask(draw)
@@ -209,14 +210,14 @@ class Stage:
     claims: bool = True
     """Whether ResourceClaims can share a card there."""
 
-    def path(self, one: Life) -> str:
-        return f"/api/v1/namespaces/{self.namespace}/pods/{one.name}"
+    def path(self, life: Life) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods/{life.name}"
 
-    def manifest(self, one: Life) -> Json:
-        return one.manifest(self.namespace, self.scheduler_name)
+    def manifest(self, life: Life) -> Json:
+        return life.manifest(self.namespace, self.scheduler_name)
 
-    def claim_path(self, one: Life) -> str:
-        return f"{self.claims_path}/{one.name}"
+    def claim_path(self, life: Life) -> str:
+        return f"{self.claims_path}/{life.name}"
 
     @property
     def claims_path(self) -> str:
@@ -254,51 +255,51 @@ class Play:
         self._stopping.set()
         self._maker.join()
 
-    def left(self) -> list[Life]:
+    def living(self) -> list[Life]:
         with self._lock:
             return list(self._lives.values())
 
     def pass_by(self) -> None:
         """Have a pod and a claim come and go at once, which ask for nothing of us."""
         rest, namespace = self.stage.rest, self.stage.namespace
-        one = Life("last", Form.CLAIM, ((1, 1),), doomed=False, end=End.DELETED)
-        a_pod = pod(one.name, namespace, spec={"schedulerName": "nobody"})
+        life = Life("last", Form.CLAIM, ((1, 1),), doomed=False, end=End.DELETED)
+        a_pod = pod(life.name, namespace, spec={"schedulerName": "nobody"})
         rest.must("POST", f"/api/v1/namespaces/{namespace}/pods", a_pod)
-        rest.must("DELETE", self.stage.path(one))
+        rest.must("DELETE", self.stage.path(life))
         if self.stage.claims:
-            rest.must("POST", self.stage.claims_path, one.claim(namespace))
-            rest.must("DELETE", self.stage.claim_path(one))
+            rest.must("POST", self.stage.claims_path, life.claim(namespace))
+            rest.must("DELETE", self.stage.claim_path(life))
 
     def listed(self, kind: str, listing: Listing) -> None:
         if kind != "pods":
             return
         names = {a_pod["metadata"]["name"] for a_pod in listing.objects}
-        for one in self.left():
-            posted_at = one.posted_at
-            known = one.seen or (posted_at is not None and posted_at < listing.asked_at)
-            if known and one.name not in names:
-                self._gone(one)
+        for life in self.living():
+            posted_at = life.posted_at
+            there = posted_at is not None and posted_at < listing.asked_at
+            if (life.seen or there) and life.name not in names:
+                self._gone(life)
         for a_pod in listing.objects:
             self.changed(kind, a_pod)
 
     def changed(self, kind: str, an_object: Json) -> None:
-        one = self._lives.get(an_object["metadata"]["name"])
-        if one is None or kind != "pods":
+        life = self._lives.get(an_object["metadata"]["name"])
+        if life is None or kind != "pods":
             return
-        one.seen = True
+        life.seen = True
         if node_of(an_object):
-            one.bound = True
-        elif (reason := reason_of(an_object)) and not one.reason:
-            self._refused(one, reason)
+            life.bound = True
+        elif (reason := reason_of(an_object)) and not life.reason:
+            self._refused(life, reason)
         if "deletionTimestamp" in an_object["metadata"]:
-            self._terminate(one)
-        elif one.bound and an_object["status"].get("phase") not in FINISHED:
-            self._run(one)
+            self._terminate(life)
+        elif life.bound and an_object["status"].get("phase") not in FINISHED:
+            self._run(life)
 
     def gone(self, kind: str, an_object: Json) -> None:
-        one = self._lives.get(an_object["metadata"]["name"])
-        if one is not None and kind == "pods":
-            self._gone(one)
+        life = self._lives.get(an_object["metadata"]["name"])
+        if life is not None and kind == "pods":
+            self._gone(life)
 
     def _make(self) -> None:
         for number in count():
@@ -307,99 +308,99 @@ class Play:
                     return
             if self._stopping.is_set():
                 return
-            one = life(self.stage.seed, number, claims=self.stage.claims)
+            life = draw_life(self.stage.seed, number, claims=self.stage.claims)
             with self._lock:
-                self._lives[one.name] = one
+                self._lives[life.name] = life
             self.made += 1
-            self._hands.after(0, partial(self._post, one))
+            self._hands.after(0, partial(self._post, life))
 
-    def _post(self, one: Life) -> None:
+    def _post(self, life: Life) -> None:
         rest = self.stage.rest
-        if one.form is Form.CLAIM:
-            claim = one.claim(self.stage.namespace)
+        if life.form is Form.CLAIM:
+            claim = life.claim(self.stage.namespace)
             post_claim = partial(rest.post, self.stage.claims_path, claim)
-            self._hands.until_settled(f"create claim {one.name}", post_claim, MADE)
-        post = partial(_posted, rest, self.stage.manifest(one))
-        if self._hands.until_settled(f"create {one.name}", post, MADE):
-            one.posted_at = time.monotonic()
-            if one.end is End.WITHDRAWN:
-                self._hands.after(one.grace_s, partial(self._delete, one))
+            self._hands.until_settled(f"create claim {life.name}", post_claim, MADE)
+        post = partial(_posted, rest, self.stage.manifest(life))
+        if self._hands.until_settled(f"create {life.name}", post, MADE):
+            life.posted_at = time.monotonic()
+            if life.end is End.WITHDRAWN:
+                self._hands.after(life.grace_s, partial(self._delete, life))
 
-    def _refused(self, one: Life, reason: str) -> None:
-        one.reason = reason
-        patience_s = 0.0 if one.doomed else PATIENCE_S
-        self._hands.after(patience_s, partial(self._give_up, one))
+    def _refused(self, life: Life, reason: str) -> None:
+        life.reason = reason
+        patience_s = 0.0 if life.doomed else PATIENCE_S
+        self._hands.after(patience_s, partial(self._give_up, life))
 
-    def _give_up(self, one: Life) -> None:
-        if not one.bound:
-            self._delete(one)
+    def _give_up(self, life: Life) -> None:
+        if not life.bound:
+            self._delete(life)
 
-    def _run(self, one: Life) -> None:
+    def _run(self, life: Life) -> None:
         """Act for kubelet: start it, and let it end when its time is over."""
-        if one.started:
+        if life.started:
             return
-        one.started = True
-        if one.doomed:
-            self.faults.append(f"{one.name} fits nowhere and was bound: {one}")
-        self._hands.after(0, partial(self._set_running, one))
+        life.started = True
+        if life.doomed:
+            self.faults.append(f"{life.name} fits nowhere and was bound: {life}")
+        self._hands.after(0, partial(self._set_running, life))
 
-    def _set_running(self, one: Life) -> None:
+    def _set_running(self, life: Life) -> None:
         number = next(self._addresses)
         address = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-        run = partial(set_running, self.stage.rest, self.stage.manifest(one), address)
-        self._hands.until_settled(f"run {one.name}", run, CHANGED)
+        run = partial(set_running, self.stage.rest, self.stage.manifest(life), address)
+        self._hands.until_settled(f"run {life.name}", run, CHANGED)
         end: Callable[[Life], None] = self._delete
-        if one.end in {End.SUCCEEDS, End.FAILS}:
+        if life.end in {End.SUCCEEDS, End.FAILS}:
             end = self._finish
-        self._hands.after(one.stay_s, partial(end, one))
+        self._hands.after(life.stay_s, partial(end, life))
 
-    def _finish(self, one: Life) -> None:
-        phase = "Succeeded" if one.end is End.SUCCEEDS else "Failed"
-        path = f"{self.stage.path(one)}/status"
+    def _finish(self, life: Life) -> None:
+        phase = "Succeeded" if life.end is End.SUCCEEDS else "Failed"
+        path = f"{self.stage.path(life)}/status"
         patch = partial(self.stage.rest.patch, path, {"status": {"phase": phase}})
-        self._hands.until_settled(f"finish {one.name}", patch, CHANGED)
-        self._hands.after(one.grace_s, partial(self._delete, one))
+        self._hands.until_settled(f"finish {life.name}", patch, CHANGED)
+        self._hands.after(life.grace_s, partial(self._delete, life))
 
-    def _delete(self, one: Life) -> None:
-        delete = partial(self.stage.rest.delete, self.stage.path(one))
-        self._hands.until_settled(f"delete {one.name}", delete, DELETED)
+    def _delete(self, life: Life) -> None:
+        delete = partial(self.stage.rest.delete, self.stage.path(life))
+        self._hands.until_settled(f"delete {life.name}", delete, DELETED)
 
-    def _terminate(self, one: Life) -> None:
-        if not one.ending:
-            one.ending = True
-            self._hands.after(one.grace_s, partial(self._remove, one))
+    def _terminate(self, life: Life) -> None:
+        if not life.ending:
+            life.ending = True
+            self._hands.after(life.grace_s, partial(self._remove, life))
 
-    def _remove(self, one: Life) -> None:
-        remove = partial(finish_deletion, self.stage.rest, self.stage.manifest(one))
-        self._hands.until_settled(f"remove {one.name}", remove, DELETED)
+    def _remove(self, life: Life) -> None:
+        remove = partial(finish_deletion, self.stage.rest, self.stage.manifest(life))
+        self._hands.until_settled(f"remove {life.name}", remove, DELETED)
 
-    def _gone(self, one: Life) -> None:
+    def _gone(self, life: Life) -> None:
         """Act for kube-controller-manager: its pod is gone, so its claim is freed."""
-        if one.gone:
+        if life.gone:
             return
-        one.gone = True
-        if one.form is Form.CLAIM:
-            self._hands.after(0, partial(self._free, one))
+        life.gone = True
+        if life.form is Form.CLAIM:
+            self._hands.after(0, partial(self._free, life))
         else:
-            self._over(one)
+            self._over(life)
 
-    def _free(self, one: Life) -> None:
-        free = partial(_freed, self.stage.rest, self.stage.claim_path(one))
-        self._hands.until_settled(f"free claim {one.name}", free, GONE)
-        self._over(one)
+    def _free(self, life: Life) -> None:
+        free = partial(_freed, self.stage.rest, self.stage.claim_path(life))
+        self._hands.until_settled(f"free claim {life.name}", free, GONE)
+        self._over(life)
 
-    def _over(self, one: Life) -> None:
+    def _over(self, life: Life) -> None:
         with self._lock:
-            self._lives.pop(one.name, None)
-        if one.bound:
+            self._lives.pop(life.name, None)
+        if life.bound:
             self.ended["placed"] += 1
-            self.placed[one.form.value] += 1
-        elif one.reason:
+            self.placed[life.form.value] += 1
+        elif life.reason:
             self.ended["refused"] += 1
-        elif one.end is End.WITHDRAWN:
+        elif life.end is End.WITHDRAWN:
             self.ended["withdrawn"] += 1
         else:
-            self.faults.append(f"{one.name} went undecided: {one}")
+            self.faults.append(f"{life.name} went undecided: {life}")
 
 
 def _posted(rest: Rest, manifest: Json) -> tuple[int, Json]:

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
-from tests.soak.books import Books, Listing, Observer
+from tests.controlplane.books import Books
 from tests.soak.hands import Hands
 from tests.soak.kills import Kill, Killer
+from tests.soak.observer import Listing, Observer
 from tests.soak.play import Play, Stage
 from tests.soak.site import Site
 from tests.soak.slices import SliceWriter
@@ -155,13 +156,13 @@ class Soak:
     tell: Callable[[str], None]
 
     def faults(self) -> list[str]:
-        found = [*self.observer.faults, *self.play.faults, *self.hands.faults]
+        faults = [*self.observer.faults, *self.play.faults, *self.hands.faults]
         ended = [who for who in self.threads if who.error]
-        return found + [f"{type(who).__name__} ended: {who.error!r}" for who in ended]
+        return faults + [f"{type(who).__name__} ended: {who.error!r}" for who in ended]
 
     def insist(self) -> None:
-        found = self.faults()
-        assert not found, "\n".join([f"{len(found)} faults", *found[:10]])
+        faults = self.faults()
+        assert not faults, "\n".join([f"{len(faults)} faults", *faults[:10]])
 
     def play_on(self) -> None:
         """Let them live and die for the planned time, or until something is wrong.
@@ -169,13 +170,13 @@ class Soak:
         And until each part was killed, which takes longer where the machine is busy.
         """
         began = time.monotonic()
-        told_s = agreed_s = 0.0
+        reported_s = agreed_s = 0.0
         while (passed := time.monotonic() - began) < _LONGEST * self.plan.seconds:
             if passed > self.plan.seconds and self.killer.all_killed:
                 return
             self.insist()
-            if passed > told_s + _TELL_EVERY_S:
-                told_s = passed
+            if passed > reported_s + _TELL_EVERY_S:
+                reported_s = passed
                 self.tell(
                     f"{passed:5.0f} s: {self.play.done:,} lives, "
                     f"{len(self.killer.log)} kills, {self.observer.moments:,} moments"
@@ -229,10 +230,10 @@ class Soak:
         """Wait until every life is over; none may be left without a verdict."""
         self.play.stop_making()
         wait_until(
-            lambda: [] if self.faults() else self.play.left(),
+            lambda: [] if self.faults() else self.play.living(),
             "end of all lives",
             240.0,
-            accept=lambda left: not left,
+            accept=lambda living: not living,
             every_s=0.2,
         )
         self._judge_all()
@@ -294,7 +295,7 @@ def soak(
     ]
     killer = Killer(plan.seed, site.parts(), plan.kill_every_s)
     threads = [*followers, *([writer] if site.claims else []), killer]
-    it = Soak(site, plan, observer, hands, play, killer, threads, tell)
+    a_soak = Soak(site, plan, observer, hands, play, killer, threads, tell)
     began = time.monotonic()
     try:
         with ExitStack() as stack:
@@ -306,18 +307,18 @@ def soak(
             stack.callback(play.stop_making)
             play.start()
             with killer:
-                it.play_on()
-            it.insist()
-            it.agree()
-            it.drain()
+                a_soak.play_on()
+            a_soak.insist()
+            a_soak.agree()
+            a_soak.drain()
             seconds = time.monotonic() - began
-        it.leaks(empty)
+        a_soak.leaks(empty)
     except Exception as error:
-        raise AssertionError(told(plan, killer.log, error)) from error
-    return it.report(seconds)
+        raise AssertionError(describe_failure(plan, killer.log, error)) from error
+    return a_soak.report(seconds)
 
 
-def told(plan: Plan, log: list[Kill], error: Exception) -> str:
+def describe_failure(plan: Plan, log: list[Kill], error: Exception) -> str:
     """Say what was wrong, by which dice, and what had been killed when."""
     lines = [f"{error}", f"seed {plan.seed}, {plan}", f"kills: {len(log)}"]
     lines += [

@@ -15,6 +15,7 @@ from gpushare.domain.links import pairs, with_scores
 from gpushare.domain.model import Card as OurCard
 from gpushare.domain.model import CardUUID
 from gpushare.kube.annotations import encode_cards
+from tests.controlplane.books import CORES, Card
 from tests.controlplane.claims import (
     RESOURCE,
     asked_about_claims,
@@ -22,7 +23,6 @@ from tests.controlplane.claims import (
 )
 from tests.controlplane.extender import Extender, extender
 from tests.controlplane.world import CARDS, EAGER
-from tests.soak.books import CORES, Card
 from tests.soak.kills import Part
 from tests.soak.slices import SLICES
 from tests.testbed.certificates import certificates

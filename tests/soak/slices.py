@@ -8,8 +8,9 @@ from typing import Self
 
 from deviceplugin.dra.slices import build_slices, slice_devices
 from gpushare.domain.model import Card as OurCard
+from tests.controlplane.books import Books
 from tests.controlplane.claims import RESOURCE
-from tests.soak.books import Books, Listing
+from tests.soak.observer import Listing
 from tests.testbed.rest import ApiError, Json, Rest
 
 SLICES = f"{RESOURCE}/resourceslices"

@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from tests.controlplane.world import PLACEMENT
-from tests.soak.books import Amounts, Books, Listing, Observer
+from tests.controlplane.books import Amounts, Books, checked_books
+from tests.controlplane.world import CARDS, PLACEMENT
+from tests.soak.observer import Listing, Observer
 from tests.soak.play import End, Form, Life
-from tests.testbed.rest import Json
+from tests.testbed.objects import node
+from tests.testbed.rest import Json, Rest
 
 UNITS = {("n", "a"): 29, ("n", "b"): 29, ("m", "c"): 94}
 ONE = "c0"
@@ -214,3 +218,18 @@ def test_a_broken_placement(text: str) -> None:
     a_pod["metadata"]["annotations"][PLACEMENT] = text
     (fault,) = Books(UNITS).put("pods", a_pod)
     assert "by a broken placement" in fault
+
+
+def test_a_sum_of_all_objects_fails_over_one_fault() -> None:
+    """As the tests on a control plane make it, of nodes and pods as they are now."""
+    card = json.dumps({"v": 1, "cards": [{"uuid": "a", "units": 29}]})
+    a_node = node("n", annotations={CARDS: card})
+    one, two = bound("one", ("a", 60, 20)), bound("two", ("a", 1, 10))
+
+    def sums(*pods: Json) -> Books:
+        objects = {"/api/v1/nodes": [a_node], "/api/v1/pods": list(pods)}
+        return checked_books(cast("Rest", SimpleNamespace(items=objects.get)))
+
+    assert sums(one).free() == {("n", "a"): (40, 9)}
+    with pytest.raises(AssertionError, match="over-committed"):
+        sums(one, two)

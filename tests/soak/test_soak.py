@@ -5,9 +5,19 @@ import threading
 import pytest
 
 from tests.controlplane.world import PLACEMENT
-from tests.soak.books import Listing
 from tests.soak.hands import Hands
-from tests.soak.play import DENIAL, MADE, End, Form, Life, Play, Stage, life, reason_of
+from tests.soak.observer import Listing
+from tests.soak.play import (
+    DENIAL,
+    MADE,
+    End,
+    Form,
+    Life,
+    Play,
+    Stage,
+    draw_life,
+    reason_of,
+)
 from tests.testbed.rest import Json, Rest
 from tests.testbed.waiting import wait_until
 
@@ -22,18 +32,18 @@ def waiting(reason: str, message: str) -> Json:
 
 def test_the_same_seed_gives_the_same_lives() -> None:
     """And all kinds of them: what is asked, and how they end."""
-    lives = [life(7, number) for number in range(400)]
-    assert lives == [life(7, number) for number in range(400)]
-    assert lives != [life(8, number) for number in range(400)]
-    assert {one.end for one in lives} == set(End)
-    assert 4 <= sum(one.doomed for one in lives) <= 40
-    assert {one.form for one in lives} == set(Form)
-    asks = [ask for one in lives for ask in one.asks if not one.doomed]
+    lives = [draw_life(7, number) for number in range(400)]
+    assert lives == [draw_life(7, number) for number in range(400)]
+    assert lives != [draw_life(8, number) for number in range(400)]
+    assert {life.end for life in lives} == set(End)
+    assert 4 <= sum(life.doomed for life in lives) <= 40
+    assert {life.form for life in lives} == set(Form)
+    asks = [ask for life in lives for ask in life.asks if not life.doomed]
     assert any(cores >= 100 for cores, _ in asks)
     assert any(cores == 0 for cores, _ in asks)
     assert any(units == 0 for _, units in asks)
-    apart = [life(7, number, claims=False) for number in range(400)]
-    assert {one.form for one in apart} == {Form.SHARE, Form.APART}
+    apart = [draw_life(7, number, claims=False) for number in range(400)]
+    assert {life.form for life in apart} == {Form.SHARE, Form.APART}
 
 
 @pytest.mark.parametrize(
@@ -52,14 +62,15 @@ def test_what_counts_as_a_reason(reason: str, message: str, counts: bool) -> Non
     assert bool(reason_of(waiting(reason, message))) is counts
 
 
-def seen(one: Life, **status: object) -> Json:
-    metadata: Json = {"name": one.name, "uid": one.name, "annotations": {PLACEMENT: ""}}
+def seen(life: Life, **status: object) -> Json:
+    names = {"name": life.name, "uid": life.name}
+    metadata: Json = {**names, "annotations": {PLACEMENT: ""}}
     return {"metadata": metadata, "spec": {}, "status": {"phase": "Pending"} | status}
 
 
 def play_of(*lives: Life) -> Play:
     play = Play(STAGE, Hands(), 10)
-    play._lives = {one.name: one for one in lives}
+    play._lives = {life.name: life for life in lives}
     return play
 
 
@@ -70,9 +81,9 @@ def alive(**more: object) -> Life:
 
 def test_who_goes_without_a_verdict_is_a_fault() -> None:
     """Unless its owner withdrew it; a placed and a refused one are counted."""
-    one = alive()
-    play = play_of(one)
-    play.gone("pods", seen(one))
+    life = alive()
+    play = play_of(life)
+    play.gone("pods", seen(life))
     assert play.faults
     kinds: dict[str, Json] = {
         "withdrawn": {"end": End.WITHDRAWN},
@@ -80,9 +91,9 @@ def test_who_goes_without_a_verdict_is_a_fault() -> None:
         "refused": {"reason": INSUFFICIENT},
     }
     for kind, fact in kinds.items():
-        one = alive(**fact)
-        play = play_of(one)
-        play.gone("pods", seen(one))
+        life = alive(**fact)
+        play = play_of(life)
+        play.gone("pods", seen(life))
         assert (dict(play.ended), play.faults) == ({kind: 1}, [])
 
 
@@ -91,14 +102,14 @@ def test_who_went_while_nobody_looked() -> None:
     old, young = alive(bound=True, posted_at=1.0), alive(name="b", posted_at=3.0)
     play = play_of(old, young)
     play.listed("pods", Listing([], revision=9, asked_at=2.0))
-    assert play.left() == [young]
+    assert play.living() == [young]
     assert play.done == 1
 
 
 def test_who_fits_nowhere_and_is_bound_is_a_fault() -> None:
-    one = alive(doomed=True)
-    play = play_of(one)
-    a_pod = seen(one)
+    life = alive(doomed=True)
+    play = play_of(life)
+    a_pod = seen(life)
     a_pod["spec"]["nodeName"] = "n"
     play.changed("pods", a_pod)
     assert "fits nowhere and was bound" in play.faults[0]
