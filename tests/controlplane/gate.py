@@ -31,6 +31,10 @@ KINDS = {
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
 }
+POLICY_KINDS = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
 ACCOUNT = "tried-webhook"
 FREE = "kube-public"
 """A namespace that the webhook is never asked about."""
@@ -98,6 +102,22 @@ class Gate:
 
     def pods(self) -> list[Json]:
         return self.rest.items(f"/api/v1/namespaces/{self.namespace}/pods")
+
+    def events(self, reason: str) -> list[str]:
+        """Give the messages of all events here that have this reason."""
+        path = f"/api/v1/namespaces/{self.namespace}/events"
+        events = self.rest.items(path, fieldSelector=f"reason={reason}")
+        return [event["message"] for event in events]
+
+    def debug(self, a_pod: Json, **fields: object) -> tuple[int, Json]:
+        """Add a container to a pod that is there, as ``kubectl debug`` does."""
+        extra = {"name": "debug", "image": "local.test/pause:1", **fields}
+        name = a_pod["metadata"]["name"]
+        return self.rest.patch(
+            f"/api/v1/namespaces/{self.namespace}/pods/{name}/ephemeralcontainers",
+            {"spec": {"ephemeralContainers": [extra]}},
+            "application/strategic-merge-patch+json",
+        )
 
     def reviews(self, name: str = PODS) -> dict[str, int]:
         """How often the API server has asked this entry: ``admit``, ``validating``."""
@@ -227,6 +247,17 @@ def raised(
     finally:
         gate.unregister()
         made.stop()
+
+
+@contextmanager
+def policies_in_force(rest: Rest, bodies: Sequence[Json]) -> Iterator[None]:
+    """Create admission policies and their bindings; afterwards they are removed."""
+    for body in bodies:
+        rest.must("POST", f"{GROUP}/{POLICY_KINDS[body['kind']]}", body)
+    yield
+    for body in bodies:
+        path = f"{GROUP}/{POLICY_KINDS[body['kind']]}/{body['metadata']['name']}"
+        rest.must("DELETE", path)
 
 
 def asked_of_bindings(name: str, namespace: str, url: str) -> Json:

@@ -11,6 +11,7 @@ import pytest
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import PodTarget, pod_event
 from gpushare.kube.errors import Conflict
+from tests.controlplane.gate import policies_in_force
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.manifests import guard, rights
@@ -20,11 +21,6 @@ from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
 
-GROUP = "/apis/admissionregistration.k8s.io/v1"
-KINDS = {
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-}
 PLACEMENT = "baidu.com/vcuda-placement"
 ACTUAL = "baidu.com/vcuda-actual"
 CARDS = "baidu.com/vcuda-cards"
@@ -121,16 +117,11 @@ def assert_denied(answer: tuple[int, Json], *says: str) -> None:
 @pytest.fixture(scope="module")
 def raised(plane: ControlPlane) -> Iterator[None]:
     """The guard, which would keep other tests' extender from binding."""
-    parts = guard()
-    for part in parts:
-        plane.rest.must("POST", f"{GROUP}/{KINDS[part['kind']]}", part)
-    plugin = plane.rest_as(account(plane.rest, PLUGIN))
-    wait_until(lambda: stands(plane.rest, plugin), "guard")
-    sweep(plane.rest)
-    yield
-    for part in parts:
-        path = f"{GROUP}/{KINDS[part['kind']]}/{part['metadata']['name']}"
-        plane.rest.must("DELETE", path)
+    with policies_in_force(plane.rest, guard()):
+        plugin = plane.rest_as(account(plane.rest, PLUGIN))
+        wait_until(lambda: stands(plane.rest, plugin), "guard")
+        sweep(plane.rest)
+        yield
     wait_until(lambda: not stands(plane.rest, plugin), "end of guard")
     sweep(plane.rest)
 

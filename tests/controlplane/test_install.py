@@ -6,7 +6,7 @@ applies less than before, and which manager owns a field.
 """
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from datetime import timedelta
@@ -65,7 +65,7 @@ pytestmark = [
 ]
 
 ALL_KINDS = (*KINDS, *WEBHOOKS_KINDS)
-STILL = [one for one in ALL_KINDS if one[1] != "Pod"]
+STILL = [kind for kind in ALL_KINDS if kind[1] != "Pod"]
 EXTENDER = Ref("apps/v1", "DaemonSet", "gpushare-extender", SYSTEM)
 WANTED = WebhookOptions(wanted=True)
 SET = WebhookOptions(
@@ -107,16 +107,15 @@ class Answered(ApiObjects):
 
 @pytest.fixture
 def objects(plane: ControlPlane) -> Iterator[Answered]:
-    found = Answered.connect(str(plane.kubeconfig(plane.admin.token, "installer")))
-    yield found
+    connected = Answered.connect(str(plane.kubeconfig(plane.admin.token, "installer")))
+    yield connected
     # The webhook's first, which would keep pods from being made.
     for api_version, kind in reversed(ALL_KINDS):
-        for body in found.list(api_version, kind, label_selector=OURS):
-            found.delete(Ref.of(body), grace_period_s=0)
-    forget_kinds(found, PROMETHEUS)
-    forget_kinds(found, CERT_MANAGER)
+        for body in connected.list(api_version, kind, label_selector=OURS):
+            connected.delete(Ref.of(body), grace_period_s=0)
+    forget_kinds(connected, PROMETHEUS | CERT_MANAGER)
     sweep(plane.rest)
-    found.close()
+    connected.close()
 
 
 @pytest.fixture
@@ -134,21 +133,42 @@ def there(world: InstalledCluster, ref: Ref) -> Json:
     return body
 
 
+def replace_values(
+    world: InstalledCluster, ref: Ref, values: Mapping[str, object]
+) -> None:
+    steps = [
+        {"op": "replace", "path": path, "value": value}
+        for path, value in values.items()
+    ]
+    world.objects.json_patch(ref, steps)
+
+
 def settings(world: InstalledCluster) -> dict[str, str]:
     return dict(container_settings([there(world, DEPLOYMENT)], "webhook"))
 
 
 def entries(world: InstalledCluster) -> list[str]:
-    found = there(world, CONFIGURATIONS[0])["webhooks"]
-    return [one["name"].partition(".")[0] for one in found]
+    webhooks = there(world, CONFIGURATIONS[0])["webhooks"]
+    return [entry["name"].partition(".")[0] for entry in webhooks]
 
 
 def bundles(world: InstalledCluster) -> set[str]:
     return {
-        one["clientConfig"].get("caBundle", "")
+        entry["clientConfig"].get("caBundle", "")
         for ref in CONFIGURATIONS
-        for one in there(world, ref)["webhooks"]
+        for entry in there(world, ref)["webhooks"]
     }
+
+
+def conditions(configuration: Json) -> list[Json]:
+    return [entry.get("matchConditions") for entry in configuration["webhooks"]]
+
+
+def assert_not_narrowed(world: InstalledCluster) -> None:
+    """Insist that both configurations have their own conditions, and no other."""
+    for body in load_manifests("webhook"):
+        if (ref := Ref.of(body)) in CONFIGURATIONS:
+            assert conditions(there(world, ref)) == conditions(body)
 
 
 @pytest.mark.parametrize("webhook", [WebhookOptions(), SET], ids=["plain", "webhook"])
@@ -250,19 +270,13 @@ def test_over_objects_that_kubectl_put_there(world: InstalledCluster) -> None:
         f"{container}/image": "x:1",
         f"{container}/securityContext/readOnlyRootFilesystem": False,
     }
-    world.objects.json_patch(
-        EXTENDER,
-        [
-            {"op": "replace", "path": path, "value": value}
-            for path, value in changes.items()
-        ],
-    )
-    for asked, runs in (("", "x:1"), ("gpushare:9", "gpushare:9")):
-        assert world.install(image=asked) == Exit.DONE
+    replace_values(world, EXTENDER, changes)
+    for wanted, runs in (("", "x:1"), ("gpushare:9", "gpushare:9")):
+        assert world.install(image=wanted) == Exit.DONE
         spec = there(world, EXTENDER)["spec"]
-        (found,) = spec["template"]["spec"]["containers"]
-        assert found["image"] == runs
-        assert found["securityContext"]["readOnlyRootFilesystem"] is True
+        (extender,) = spec["template"]["spec"]["containers"]
+        assert extender["image"] == runs
+        assert extender["securityContext"]["readOnlyRootFilesystem"] is True
         assert spec["minReadySeconds"] == 7
 
 
@@ -335,15 +349,15 @@ def test_the_rights_that_are_asked_for_suffice(
     """
     token = service_account_token(plane.rest, "default", what)
     user = f"system:serviceaccount:default:{what}"
-    roles = [f"{one}.rbac.authorization.k8s.io" for one in ("roles", "clusterroles")]
-    rights = {Right(verb, one) for verb in ("escalate", "bind") for one in roles}
+    roles = [f"{kind}.rbac.authorization.k8s.io" for kind in ("roles", "clusterroles")]
+    rights = {Right(verb, kind) for verb in ("escalate", "bind") for kind in roles}
     weak = Answered.connect(str(plane.kubeconfig(token, what)))
     act, strong = getattr(world, what), world.objects
     if what == "uninstall":
         assert world.install(webhook=SET, with_monitoring=True) == Exit.DONE
     options = {"webhook": SET, "with_monitoring": True}
     for _ in range(4):
-        grant(plane.rest, user, [_granted(one) for one in sorted(rights)])
+        grant(plane.rest, user, [_granted(right) for right in sorted(rights)])
         world.objects = weak
         code = act(**(options if what == "install" else {"wait": True}))
         world.objects = strong
@@ -358,8 +372,8 @@ def test_the_rights_that_are_asked_for_suffice(
 def _named(text: str) -> Iterator[Right]:
     """The rights in a refusal: ``you may not list nodes, get pods in kube-system;``."""
     listed = text.partition("you may not ")[2].partition("   refused")[0]
-    for one in listed.split(", "):
-        verb, resource, *where = one.split()
+    for words in listed.split(", "):
+        verb, resource, *where = words.split()
         yield Right(verb, resource, where[1] if where else "")
 
 
@@ -415,8 +429,8 @@ def test_settings_are_members_of_lists(world: InstalledCluster) -> None:
     """What is taken away is gone; what ``kubectl set env`` wrote is another's field."""
     assert world.install(webhook=WANTED) == Exit.DONE, world.screen.text
     path = "/spec/template/spec/containers/0/env/-"
-    one = {"name": "TOTAL_GPU_MEMORY", "value": "16000"}
-    step = {"op": "add", "path": path, "value": one}
+    total = {"name": "TOTAL_GPU_MEMORY", "value": "16000"}
+    step = {"op": "add", "path": path, "value": total}
     world.objects.json_patch(DEPLOYMENT, [step])
     assert world.install(webhook=SET) == Exit.DONE, world.screen.text
     assert settings(world)["TOTAL_GPU_MEMORY"] == "16000"
@@ -466,16 +480,9 @@ def test_what_cert_manager_has_written_stays(world: InstalledCluster) -> None:
 def _injected(world: InstalledCluster, ref: Ref, authorities: set[str]) -> None:
     """Write authorities as cert-manager does, so that they are no fields of ours."""
     (text,) = authorities
-    body = there(world, ref)
-    steps = [
-        {
-            "op": "replace",
-            "path": f"/webhooks/{at}/clientConfig/caBundle",
-            "value": text,
-        }
-        for at in range(len(body["webhooks"]))
-    ]
-    world.objects.json_patch(ref, steps)
+    numbers = range(len(there(world, ref)["webhooks"]))
+    paths = (f"/webhooks/{number}/clientConfig/caBundle" for number in numbers)
+    replace_values(world, ref, dict.fromkeys(paths, text))
 
 
 def test_a_trial_that_was_cut_off_is_finished(
@@ -486,13 +493,7 @@ def test_a_trial_that_was_cut_off_is_finished(
         assert world.install(webhook=WANTED) == Exit.STOPPED
     assert is_narrowed(there(world, CONFIGURATIONS[0]))
     assert world.install() == Exit.DONE, world.screen.text
-    for body in load_manifests("webhook"):
-        if (ref := Ref.of(body)) in CONFIGURATIONS:
-            wanted = [one.get("matchConditions") for one in body["webhooks"]]
-            found = [
-                one.get("matchConditions") for one in there(world, ref)["webhooks"]
-            ]
-            assert found == wanted
+    assert_not_narrowed(world)
 
 
 def interrupted(*_: object) -> None:
@@ -509,20 +510,20 @@ def test_a_webhook_that_cannot_be_reached_is_not_asked(
     objects.lost = True
     asking = pod("asking", "default", units=4, cores=1)
     where = "/api/v1/namespaces/default/pods"
-    made: list[Json] = []
+    pods: list[Json] = []
 
     def look() -> None:
         narrow = world.objects.get(CONFIGURATIONS[0])
-        if narrow is not None and not made:
+        if narrow is not None and not pods:
             assert all(is_narrowed(there(world, ref)) for ref in CONFIGURATIONS)
-            made.append(plane.rest.must("POST", where, asking))
+            pods.append(plane.rest.must("POST", where, asking))
         step()
 
     step, world.nodes.step = world.nodes.step, look
     # On a clock that only pauses move: a dozen tries, instead of sixty.
     world.clock.patience = partial(world.clock.patience, 12.0)
     assert world.install(webhook=WANTED) == Exit.STOPPED
-    assert made
+    assert pods
     text = " ".join(world.screen.text.split())
     assert 'failed calling webhook "pods.vcuda.baidu.com"' in text
     assert "Stopped at the webhook's configurations: the webhook's pods" in text
@@ -537,14 +538,7 @@ def test_a_webhook_that_cannot_be_reached_is_not_asked(
     there(world, DEPLOYMENT)
     objects.lost = False
     assert world.install() == Exit.DONE, world.screen.text
-    whole = [
-        body for body in load_manifests("webhook") if Ref.of(body) in CONFIGURATIONS
-    ]
-    for body in whole:
-        found = there(world, Ref.of(body))["webhooks"]
-        assert [one["matchConditions"] for one in found] == [
-            one["matchConditions"] for one in body["webhooks"]
-        ]
+    assert_not_narrowed(world)
 
 
 def test_a_secret_is_written_over_what_was_seen_alone(world: InstalledCluster) -> None:
@@ -561,18 +555,17 @@ def test_a_secret_is_written_over_what_was_seen_alone(world: InstalledCluster) -
     with pytest.raises(InstallError):
         late.put(made(b"4"))
     stale = made(b"5")
-    stale["metadata"]["resourceVersion"] = there(world, SECRET)["metadata"][
-        "resourceVersion"
-    ]
+    seen = there(world, SECRET)["metadata"]
+    stale["metadata"]["resourceVersion"] = seen["resourceVersion"]
     world.objects.merge(SECRET, {"metadata": {"labels": {"a": "b"}}})
     with pytest.raises(Conflict):
         world.objects.apply(stale)
     assert secret_files(there(world, SECRET)) == secret_files(made(b"3"))
     # A label of somebody's is no reason to give way.
     first.put(made(b"6"))
-    found = there(world, SECRET)
-    assert secret_files(found) == secret_files(made(b"6"))
-    assert found["metadata"]["labels"]["a"] == "b"
+    secret = there(world, SECRET)
+    assert secret_files(secret) == secret_files(made(b"6"))
+    assert secret["metadata"]["labels"]["a"] == "b"
 
 
 def made(content: bytes) -> Json:

@@ -11,6 +11,7 @@ from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpusharectl.commands import main
 from tests.controlplane.bitfusionpods import quota
+from tests.controlplane.gate import policies_in_force
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
 from tests.testbed.manifests import documents
@@ -19,11 +20,6 @@ from tests.testbed.waiting import wait_until
 
 pytestmark = pytest.mark.controlplane
 
-GROUP = "/apis/admissionregistration.k8s.io/v1"
-KINDS = {
-    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
-}
 COUNT = (f"requests.{MEMORY}", f"requests.{CORE}")
 IDLE = (
     f"limits.{MEMORY}",
@@ -53,14 +49,11 @@ Create = Callable[[str], subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="module")
 def warned(plane: ControlPlane) -> Iterator[ControlPlane]:
     """With the policy that warns, and the controller that counts."""
-    parts = documents("base/quota-warning.yaml")
-    for part in parts:
-        plane.rest.must("POST", f"{GROUP}/{KINDS[part['kind']]}", part)
-    with plane.start_controller_manager(["resourcequota-controller"]):
+    with (
+        policies_in_force(plane.rest, documents("base/quota-warning.yaml")),
+        plane.start_controller_manager(["resourcequota-controller"]),
+    ):
         yield plane
-    for part in parts:
-        path = f"{GROUP}/{KINDS[part['kind']]}/{part['metadata']['name']}"
-        plane.rest.must("DELETE", path)
 
 
 @pytest.fixture

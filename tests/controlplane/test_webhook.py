@@ -49,7 +49,8 @@ def test_denied_in_our_words(gate: Gate) -> None:
         ("baidu.com/vcuda-containers", "asunder", "apart"),
         ("baidu.com/vcuda-placement",),
     ):
-        assert len([one for one in lines if all(w in one for w in words)]) == 1, lines
+        faults = [line for line in lines if all(word in line for word in words)]
+        assert len(faults) == 1, lines
     told = gate.denied(WHOLE_AND_A_HALF)
     assert f'{LIMITS}["{CORE}"]: 150 cores are neither' in told
     assert gate.pods() == []
@@ -89,9 +90,9 @@ def test_core_is_one_where_memory_is_asked(gate: Gate) -> None:
     assert limits_of(made, 2) == {MEMORY: "2", CORE: "7"}
     assert limits_of(made, kind="initContainers") == {MEMORY: "1", CORE: "1"}
     free = gate.at(FREE).admitted(a_pod)
-    for one in (made["spec"]["containers"][0], made["spec"]["initContainers"][0]):
+    for changed in (made["spec"]["containers"][0], made["spec"]["initContainers"][0]):
         for kind in ("limits", "requests"):
-            del one["resources"][kind][CORE]
+            del changed["resources"][kind][CORE]
     assert made["spec"] == free["spec"]
     assert made["metadata"]["annotations"] == free["metadata"]["annotations"]
 
@@ -119,12 +120,8 @@ def test_pods_that_ask_nothing_are_not_reviewed(gate: Gate) -> None:
 )
 def test_a_container_for_debugging(gate: Gate, name: str, allowed: bool) -> None:
     """It comes to a pod that has a card already, and must not see more of them."""
-    gate.admitted(asking(container(SHARE)), dry_run=False)
-    path = f"/api/v1/namespaces/{gate.namespace}/pods/tried"
-    extra = {"name": "debug", "image": "local.test/pause:1", "env": env(name)}
-    patch: Json = {"spec": {"ephemeralContainers": [extra]}}
-    kind = "application/strategic-merge-patch+json"
-    status, answer = gate.rest.patch(f"{path}/ephemeralcontainers", patch, kind)
+    a_pod = gate.admitted(asking(container(SHARE)), dry_run=False)
+    status, answer = gate.debug(a_pod, env=env(name))
     if allowed:
         assert status == 200, answer
     else:

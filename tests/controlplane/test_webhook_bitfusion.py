@@ -111,14 +111,8 @@ def test_a_denied_deployment_says_so(gate: Gate) -> None:
     """In an event of the ReplicaSet, which tries again."""
     wrong = DEPLOYMENT.replace("gpu-percent: 30", "gpu-percent: 101")
     assert gate.kubectl("apply", "-f", "-", stdin=wrong).returncode == 0
-    path = f"/api/v1/namespaces/{NAMESPACE}/events"
-
-    def said() -> list[str]:
-        events = gate.rest.items(path, fieldSelector="reason=FailedCreate")
-        return [event["message"] for event in events]
-
-    told = wait_until(said, "event of the denial")
-    assert "Invalid bitfusion.io/gpu-percent quantity: 101 " in told[0]
+    denials = wait_until(lambda: gate.events("FailedCreate"), "event of the denial")
+    assert "Invalid bitfusion.io/gpu-percent quantity: 101 " in denials[0]
     assert gate.pods() == []
 
 

@@ -84,16 +84,11 @@ def test_a_pod_waits_for_its_template(claiming: Gate) -> None:
     made = claiming.admitted(asking(container(SHARE)), dry_run=False)
     name = "vcuda-m20-c20"
     with claiming.plane.start_controller_manager(["resourceclaim-controller"]):
-
-        def said() -> list[str]:
-            reason = "FailedResourceClaimCreation"
-            events = rest.items(
-                f"/api/v1{where}/events", fieldSelector=f"reason={reason}"
-            )
-            return [event["message"] for event in events]
-
-        told = wait_until(said, "event of the missing template")
-        assert name in told[0]
+        complaints = wait_until(
+            lambda: claiming.events("FailedResourceClaimCreation"),
+            "event of the missing template",
+        )
+        assert name in complaints[0]
         written = CliRunner().invoke(main, ["claim-template", name]).stdout
         done = claiming.kubectl("apply", "-f", "-", stdin=written)
         assert done.returncode == 0, done.stderr

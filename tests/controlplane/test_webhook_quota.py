@@ -33,18 +33,18 @@ MIB = f"{MEMORY}-mib"
 DESCRIBED = ["Resource", "Used", "Hard"]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(f"requests.{GPU}", "on"), (f"requests.{CORE}", "off")],
-    ids=["theirs", "ours"],
-)
+OPTIONS = {"theirs": (f"requests.{GPU}", "on"), "ours": (f"requests.{CORE}", "off")}
+"""What a quota names, and the option by which pods keep Bitfusion's own name."""
+
+
+@pytest.fixture(scope="module", params=["theirs"])
 def shared(
     plane: ControlPlane,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[tuple[Gate, str]]:
-    """The webhook once with its option that keeps their name, and once without it."""
-    resource, kept = request.param
+    """The webhook with its option, and what a quota of pods for Bitfusion names."""
+    resource, kept = OPTIONS[request.param]
     folder = tmp_path_factory.mktemp("webhook-quota")
     settings = {
         "TOTAL_GPU_MEMORY": "16000",
@@ -59,21 +59,13 @@ def shared(
         yield gate.at(NAMESPACE), resource
 
 
-def clean(gate: Gate) -> None:
+@pytest.fixture
+def gate(shared: tuple[Gate, str]) -> Iterator[Gate]:
+    gate, _ = shared
+    yield gate
     sweep(gate.rest)
     for kind in ("resourcequotas", "limitranges"):
         gate.rest.must("DELETE", f"/api/v1/namespaces/{NAMESPACE}/{kind}")
-
-
-@pytest.fixture
-def gate(shared: tuple[Gate, str]) -> Iterator[Gate]:
-    yield shared[0]
-    clean(shared[0])
-
-
-@pytest.fixture
-def resource(shared: tuple[Gate, str]) -> str:
-    return shared[1]
 
 
 def described(gate: Gate) -> list[str]:
@@ -91,8 +83,10 @@ def half(name: str, percent: int = 50) -> Json:
     return made
 
 
-def test_fifty_of_a_hundred(gate: Gate, resource: str) -> None:
+@pytest.mark.parametrize("shared", OPTIONS, indirect=True)
+def test_fifty_of_a_hundred(gate: Gate, shared: tuple[Gate, str]) -> None:
     """As the seed shows it; who would go over it hears the API server's own words."""
+    _, resource = shared
     text = QUOTA.replace(f"requests.{GPU}", resource)
     assert gate.kubectl("apply", "-f", "-", stdin=text).returncode == 0
     wait_until(lambda: described(gate), "quota", accept=[resource, "0", "100"].__eq__)

@@ -102,13 +102,8 @@ def test_a_debugging_container_sees_no_card(
     gate: Gate, amounts: dict[str, int] | None
 ) -> None:
     """Whatever its image says, in a pod with a card too: ``kubectl debug``."""
-    pod = asking(container(amounts), runtimeClassName="nvidia")
-    gate.admitted(pod, dry_run=False)
-    path = f"/api/v1/namespaces/{gate.namespace}/pods/tried"
-    extra = {"name": "debug", "image": "local.test/pause:1"}
-    patch = {"spec": {"ephemeralContainers": [extra]}}
-    kind = "application/strategic-merge-patch+json"
-    status, answer = gate.rest.patch(f"{path}/ephemeralcontainers", patch, kind)
+    asked = asking(container(amounts), runtimeClassName="nvidia")
+    status, answer = gate.debug(gate.admitted(asked, dry_run=False))
     assert status == 200, answer
     assert answer["spec"]["ephemeralContainers"][0]["env"] == [VOID]
 
