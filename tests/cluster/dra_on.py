@@ -14,6 +14,7 @@ from tests.testbed.certificates import certificates
 from tests.testbed.credentials import grant
 from tests.testbed.kubeadm.files import CDI_OF_CLAIMS
 from tests.testbed.manifests import FOLDER, documents, rights
+from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 DRIVER = "vcuda.baidu.com"
@@ -77,20 +78,27 @@ def _restart_extender(site: Site, **settings: str) -> None:
 
 def _is_asked(site: Site) -> bool:
     """Try to give a claim a card that is not there."""
-    rest, name = site.cluster.rest, "no-card"
-    exactly = {"deviceClassName": "vcuda"}
+    name = "no-card"
+    status, answer = allocate(site, name, card=name, units=1, query="?dryRun=All")
+    site.cluster.rest.must("DELETE", f"{CLAIMS}/{name}")
+    return status >= 400 and f'webhook "claims.{DRIVER}" denied' in answer["message"]
+
+
+def allocate(
+    site: Site, name: str, card: str, units: int, query: str = ""
+) -> tuple[int, Json]:
+    """Create a claim, and allocate it as a scheduler does that knows of nobody else."""
+    rest, amounts = site.cluster.rest, {"memory": f"{units * 256}Mi", "cores": "1"}
+    exactly = {"deviceClassName": "vcuda", "capacity": {"requests": amounts}}
     spec = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
-    made = rest.must("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
+    claim = rest.must("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
     result = {
         "request": "card",
         "driver": DRIVER,
         "pool": "cp",
-        "device": name,
+        "device": card.lower(),
         "shareID": "8a7ea7a4-4f0f-4c56-a1ef-0c2c8c9a8d11",
-        "consumedCapacity": {"memory": "256Mi", "cores": "1"},
+        "consumedCapacity": amounts,
     }
-    made["status"] = {"allocation": {"devices": {"results": [result]}}}
-    path = f"{CLAIMS}/{name}"
-    status, said = rest.request("PUT", f"{path}/status?dryRun=All", made)
-    rest.must("DELETE", path)
-    return status >= 400 and f'webhook "claims.{DRIVER}" denied' in said["message"]
+    claim["status"] = {"allocation": {"devices": {"results": [result]}}}
+    return rest.request("PUT", f"{CLAIMS}/{name}/status{query}", claim)

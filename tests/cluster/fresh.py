@@ -18,6 +18,7 @@ from tests.testbed.kubeadm.files import STATIC_PODS
 from tests.testbed.waiting import wait_until
 
 FILES = "/etc/kubernetes"
+PART = "app.kubernetes.io/part-of=gpushare"
 # What the cluster writes all the time by itself.
 PASSING = (
     "componentstatuses",
@@ -67,25 +68,30 @@ class Fresh(Site):
     def must(self, *arguments: str) -> str:
         """Run gpusharectl, which has to succeed, and give all that it printed."""
         ran = self.ctl(*arguments)
-        assert ran.returncode == 0, f"{arguments}: {ran.returncode}\n{said(ran)}"
-        return said(ran)
+        assert ran.returncode == 0, f"{arguments}: {ran.returncode}\n{printed(ran)}"
+        return printed(ran)
 
     def tree(self, node: str = "cp") -> Tree:
-        """Give every file and folder of /etc/kubernetes: its mode and its bytes."""
-        top = self.cluster.nodes[node].path(FILES)
-        return {
-            str(path.relative_to(top)): (
-                path.stat().st_mode,
-                path.read_bytes() if path.is_file() else b"",
-            )
-            for path in sorted(top.rglob("*"))
-        }
+        """Read /etc/kubernetes of a node."""
+        return read_tree(self.cluster.nodes[node].path(FILES))
+
+    def everything_but(self, before: Before) -> dict[str, Any]:
+        """Wait until no object is there that was not before; give them all."""
+        _, objects = before
+        # A Service's endpoints go a moment after it.
+        wait_until(
+            lambda: self.everything().keys() - objects.keys(),
+            "nothing left over",
+            30,
+            accept=lambda more: not more,
+        )
+        return self.everything()
 
     def everything(self) -> dict[str, Any]:
         kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name").split()
         wanted = ",".join(sorted(set(kinds) - set(PASSING)))
         items = self.get(wanted, "--all-namespaces")["items"]
-        return dict(sorted((_name(one), _lasting(one)) for one in items))
+        return dict(sorted((_name(body), _lasting(body)) for body in items))
 
     def versions(self) -> dict[str, str]:
         """Give the resource versions of all that carries our label, and of nodes.
@@ -98,14 +104,12 @@ class Fresh(Site):
             "validatingadmissionpolicies,validatingadmissionpolicybindings,"
             "mutatingwebhookconfigurations,validatingwebhookconfigurations,secrets"
         )
-        label = "app.kubernetes.io/part-of=gpushare"
-        items = self.get(kinds, "--all-namespaces", "-l", label)["items"]
-        return {_name(one): one["metadata"]["resourceVersion"] for one in items}
+        items = self.get(kinds, "--all-namespaces", "-l", PART)["items"]
+        return {_name(body): body["metadata"]["resourceVersion"] for body in items}
 
     def services(self) -> dict[str, str]:
         """Give our pods in kube-system, by application, with their phase."""
-        label = "app.kubernetes.io/part-of=gpushare"
-        pods = self.get("pods", "-n", SYSTEM, "-l", label)["items"]
+        pods = self.get("pods", "-n", SYSTEM, "-l", PART)["items"]
         return {
             pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod["status"]["phase"]
             for pod in pods
@@ -131,24 +135,36 @@ def _ready(site: Site) -> set[str]:
     }
 
 
-def said(ran: subprocess.CompletedProcess[str]) -> str:
+def printed(ran: subprocess.CompletedProcess[str]) -> str:
     return ran.stdout + ran.stderr
 
 
-def _name(one: dict[str, Any]) -> str:
-    metadata = one["metadata"]
-    return f"{one['kind']} {metadata.get('namespace', '')}/{metadata['name']}"
+def read_tree(top: Path) -> Tree:
+    """Read every file and folder below this one: its mode and its bytes."""
+    return {
+        str(path.relative_to(top)): (
+            path.stat().st_mode,
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in sorted(top.rglob("*"))
+    }
 
 
-def _lasting(one: dict[str, Any]) -> dict[str, Any]:
+def _name(body: dict[str, Any]) -> str:
+    metadata = body["metadata"]
+    return f"{body['kind']} {metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _lasting(body: dict[str, Any]) -> dict[str, Any]:
     """Leave out what says when it was written, and how it is just now."""
-    left = json.loads(json.dumps(one))
-    left.pop("status", None)
+    lasting = json.loads(json.dumps(body))
+    lasting.pop("status", None)
+    metadata = lasting["metadata"]
     for key in ("resourceVersion", "managedFields", "generation"):
-        left["metadata"].pop(key, None)
-    if one["kind"] == "Pod":
+        metadata.pop(key, None)
+    if body["kind"] == "Pod":
         # A static pod's mirror is made anew when its file was changed and changed back.
         for key in ("uid", "creationTimestamp", "ownerReferences"):
-            left["metadata"].pop(key, None)
-        left["metadata"].get("annotations", {}).pop("kubernetes.io/config.seen", None)
-    return left
+            metadata.pop(key, None)
+        metadata.get("annotations", {}).pop("kubernetes.io/config.seen", None)
+    return lasting

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.nvml.driver import StubCard, stub_card
+from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.rest import Json
 
-MEMORY, CORE = "baidu.com/vcuda-memory", "baidu.com/vcuda-core"
 IMAGE = "docker.io/nvidia/cuda:11.0-base"
 SEED_COMMAND = 'while true; do echo $(date "+%Y-%m-%d %H:%M:%S"); sleep 1; done'
 """The command that seed 001 gives its services, so that they go on running.

@@ -17,7 +17,6 @@ from urllib.parse import urlencode
 import yaml
 
 from tests.cluster.gpus import PLUGIN, ROOT, Gpus
-from tests.cluster.manifests import CORE, MEMORY
 from tests.nvml.build import Stub
 from tests.nvml.driver import StubCard, StubDriver
 from tests.testbed.credentials import grant, service_account_token
@@ -25,6 +24,7 @@ from tests.testbed.kubeadm import Cluster
 from tests.testbed.kubeadm.namespaces import succeeded
 from tests.testbed.kubeadm.node import Node
 from tests.testbed.manifests import rights, stanza
+from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.process import Process
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until

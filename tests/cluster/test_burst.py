@@ -3,9 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
-from tests.cluster.manifests import CORE, EIGHT_P4, MEMORY, container, pod
+from tests.cluster.manifests import EIGHT_P4, container, pod
 from tests.cluster.seen import charged, planned, unschedulable
 from tests.cluster.site import Site
+from tests.testbed.objects import CORE, MEMORY
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 

@@ -15,15 +15,16 @@ from gpushare.kube.apiserver.api import ApiObjects
 from gpusharectl.installer.manifests import load_manifests
 from gpusharectl.installer.nodes.facts import find_node, read_nodes
 from gpusharectl.installer.nodes.pods import check_pod
+from tests.cluster.dra_on import CLAIMS, TEMPLATES, allocate
 from tests.cluster.exporter import ACCOUNT as EXPORTER
 from tests.cluster.exporter import process_of
-from tests.cluster.fresh import Before, Fresh, said
+from tests.cluster.fresh import PART, Before, Fresh, printed
 from tests.cluster.gpus import PLUGIN
 from tests.cluster.manifests import TWO_CARD_APPS as APPS
 from tests.cluster.manifests import TWO_P4, container, deployment, pod
 from tests.cluster.seen import inside, refused_with, within_capacity
 from tests.cluster.site import EDGE, EXTENDER, SYSTEM
-from tests.cluster.test_dra import GROUP, TEMPLATES, by_claim, devices, template
+from tests.cluster.test_dra import by_claim, devices
 from tests.testbed.audit import Call
 from tests.testbed.kubeadm.appimage import app_version
 from tests.testbed.manifests import rights
@@ -65,13 +66,11 @@ def disagreements(site: Fresh) -> dict[str, float]:
     return {sample.labels["what"]: sample.value for sample in found}
 
 
-CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG = "/etc/kubernetes/vcuda/scheduler.yaml"
 NOTES = "vcuda/state.json"
 FREE = "baidu.com/vcuda-node-name"
 FULL = "0/1 nodes are available: 1 Insufficient baidu.com/vcuda-memory."
-PART = "app.kubernetes.io/part-of=gpushare"
 IMAGES = ("-o", "jsonpath={.items[*].spec.containers[*].image}")
 ON_A_BAD_DAY = {("get", "pods")}
 """To read a pod back when the answer to its binding was lost, or none is known yet."""
@@ -107,7 +106,7 @@ def test_a_dry_run_touches_nothing(host: Fresh, before: Before) -> None:
 def test_a_node_is_checked_before(host: Fresh, before: Before) -> None:
     """By a pod that sees what the device plugin would see, and leaves nothing."""
     ran = host.ctl("check-node", "cp", "-o", "json")
-    assert ran.returncode == 0, said(ran)
+    assert ran.returncode == 0, printed(ran)
     (node,) = json.loads(ran.stdout)["nodes"]
     checks = {one["check"]: one for one in node["checks"]}
     assert {about: one["ok"] for about, one in checks.items()} == dict.fromkeys(
@@ -191,7 +190,7 @@ def test_it_is_shown_and_explained(host: Fresh) -> None:
     refused_with(host, "big", FULL)
     why = host.ctl("why", "big")
     assert why.returncode == 3
-    assert "30 units" in said(why)
+    assert "30 units" in printed(why)
     host.kubectl("delete", "pod", "big")
 
 
@@ -350,9 +349,9 @@ def test_isolation_and_back(host: Fresh) -> None:
     held = {name: running(host, name) for name in APPS}
     assert tier(host) == "none"
     ran = host.ctl("install", "--nodes", "cp", "--yes", "--isolation", "driver")
-    assert ran.returncode == 1, said(ran)
-    assert "isolation tier none becomes driver" in said(ran)
-    assert "are sick: isolation tier driver: " in said(ran)
+    assert ran.returncode == 1, printed(ran)
+    assert "isolation tier none becomes driver" in printed(ran)
+    assert "are sick: isolation tier driver: " in printed(ran)
     assert tier(host) == "driver"
     assert host.allocatable("cp") == (0, 0)
     assert "because isolation tier driver: " in host.must("inspect")
@@ -396,10 +395,10 @@ def test_cards_by_claims_too_and_back(host: Fresh) -> None:
     (card,) = host.visible("by-claim")
     held = {tuple(host.visible(host.pod_of(one, EDGE), namespace=EDGE)) for one in APPS}
     assert (card,) in held
-    status, why = allocate(host, "too-much", card, 20)
+    status, answer = allocate(host, "too-much", card, 20)
     assert status >= 400
-    assert f"card {card} of node cp has " in why
-    assert " units left, not 20" in why
+    assert f"card {card} of node cp has " in answer["message"]
+    assert " units left, not 20" in answer["message"]
     by_claim(host, "nothing", 0)
     refused_with(host, "nothing", "denied the request: request card has 0 MiB")
     again = host.must("install", "--nodes", "cp", "--yes")
@@ -410,7 +409,7 @@ def test_cards_by_claims_too_and_back(host: Fresh) -> None:
     for command in (("install", "--no-dra", "--nodes", "cp"), ("uninstall",)):
         refused = host.ctl(*command, "--yes")
         assert refused.returncode == 3
-        assert "on cp, used by by-claim" in said(refused)
+        assert "on cp, used by by-claim" in printed(refused)
     assert (host.tree(), host.versions()) == (files, versions)
     host.kubectl("delete", "pod", "by-claim", "nothing")
     without_claims(host)
@@ -429,29 +428,6 @@ def without_claims(host: Fresh) -> None:
     for left in (CLAIMS, TEMPLATES):
         rest.must("DELETE", left)
     wait_until(lambda: not rest.must("GET", CLAIMS)["items"], "no claims", 60)
-
-
-def allocate(host: Fresh, name: str, card: str, units: int) -> tuple[int, str]:
-    """Write an allocation as a scheduler does that knows of nobody else."""
-    rest = host.cluster.rest
-    body = template(units, 1)
-    claim = rest.must(
-        "POST",
-        CLAIMS,
-        {**body, "kind": "ResourceClaim", "metadata": {"name": name}}
-        | {"spec": body["spec"]["spec"]},
-    )
-    result = {
-        "request": "card",
-        "driver": "vcuda.baidu.com",
-        "pool": "cp",
-        "device": card.lower(),
-        "shareID": "8a7ea7a4-4f0f-4c56-a1ef-0c2c8c9a8d11",
-        "consumedCapacity": {"memory": f"{units * 256}Mi", "cores": "1"},
-    }
-    claim["status"] = {"allocation": {"devices": {"results": [result]}}}
-    status, said_ = rest.request("PUT", f"{CLAIMS}/{name}/status", claim)
-    return status, str(said_.get("message", ""))
 
 
 def test_with_monitoring(host: Fresh) -> None:
@@ -491,8 +467,8 @@ def test_cards_in_use_are_not_taken_away(host: Fresh) -> None:
     files, versions = host.tree(), host.versions()
     refused = host.ctl("uninstall", "--yes")
     assert refused.returncode == 3
-    assert EDGE in said(refused)
-    assert "--force" in said(refused)
+    assert EDGE in printed(refused)
+    assert "--force" in printed(refused)
     assert (host.tree(), host.versions()) == (files, versions)
 
 
@@ -503,16 +479,7 @@ def test_all_is_as_it_was(host: Fresh, before: Before) -> None:
     files, objects = before
     assert host.tree() == files
     assert host.services() == {}
-    # A Service's endpoints go a moment after it.
-    wait_until(
-        lambda: host.everything().keys() - objects.keys(),
-        "nothing left over",
-        30,
-        accept=lambda more: not more,
-    )
-    left = host.everything()
-    assert left.keys() == objects.keys()
-    assert left == objects
+    assert host.everything_but(before) == objects
     node = host.cluster.nodes["cp"]
     for gone in ("/var/lib/vcuda", "/var/lib/kubelet/plugins/vcuda.baidu.com"):
         assert not node.path(gone).exists()
@@ -523,7 +490,7 @@ def test_a_second_scheduler_instead(host: Fresh, before: Before) -> None:
     refused = host.ctl("install", "--second-scheduler", "--nodes", "cp", "--yes")
     assert refused.returncode == 3
     cure = "label node cp baidu.com/vcuda-scheduler"
-    assert f"kubectl {cure}=true" in " ".join(said(refused).split())
+    assert f"kubectl {cure}=true" in " ".join(printed(refused).split())
     host.kubectl(*f"{cure}=true".split())
     told = host.must("install", "--second-scheduler", "--nodes", "cp", "--yes")
     assert "Done in" in told
@@ -534,7 +501,7 @@ def test_a_second_scheduler_instead(host: Fresh, before: Before) -> None:
     assert host.tree() == before[0]
     refused = host.ctl("install", "--nodes", "cp", "--yes")
     assert refused.returncode == 3
-    assert "without knowing of" in said(refused)
+    assert "without knowing of" in printed(refused)
     host.clear()
     host.must("uninstall", "--yes")
     host.kubectl(*f"{cure}-".split())

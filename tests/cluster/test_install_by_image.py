@@ -7,11 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from tests.cluster.fresh import Before, Fresh, said
+from tests.cluster.fresh import Before, Fresh, printed
 from tests.cluster.gpus import ROOT
 from tests.cluster.manifests import TWO_P4, container, pod
 from tests.gpusharectl.terminal import Terminal
-from tests.testbed.waiting import wait_until
 
 PAGES = ("README*.md", "docs/*.md")
 FUNCTION = re.compile(r"^gpusharectl\(\) \{.*?\}$", re.MULTILINE | re.DOTALL)
@@ -53,21 +52,21 @@ def test_installs_and_places_a_pod(host: Fresh, before: Before) -> None:
     """It finds the node that it is on, the kubeconfig and kube-scheduler's files."""
     assert host.tree() == before[0]
     ran = by_image(host, "gpusharectl install --nodes cp --yes")
-    assert ran.returncode == 0, said(ran)
+    assert ran.returncode == 0, printed(ran)
     assert host.services() == {
         "gpushare-extender": "Running",
         "gpushare-device-plugin": "Running",
     }
     host.create(pod("first", container("main", 4, 1)))
     host.wait_running("first")
-    assert "4/29" in said(by_image(host, "gpusharectl inspect"))
+    assert "4/29" in printed(by_image(host, "gpusharectl inspect"))
 
 
 def test_a_refusal_has_its_exit_code(host: Fresh) -> None:
     """ctr passes it on, for scripts that look at it."""
     refused = by_image(host, "gpusharectl uninstall --yes")
     assert refused.returncode == 3
-    assert "default/first" in said(refused)
+    assert "default/first" in printed(refused)
 
 
 def test_asks_at_a_terminal(host: Fresh) -> None:
@@ -88,14 +87,10 @@ def test_all_is_as_it_was(host: Fresh, before: Before) -> None:
     """/etc/kubernetes byte for byte, with its modes; no container stays."""
     host.clear()
     ran = by_image(host, "gpusharectl uninstall --yes")
-    assert ran.returncode == 0, said(ran)
-    files, objects = before
-    assert host.tree() == files
-    wait_until(
-        lambda: host.everything().keys() - objects.keys(),
-        "nothing left over",
-        30,
-        accept=lambda more: not more,
+    assert ran.returncode == 0, printed(ran)
+    assert host.tree() == before[0]
+    assert host.everything_but(before).keys() == before[1].keys()
+    containers = host.cluster.nodes["cp"].must(
+        *("ctr", "-n", "k8s.io", "containers", "ls")
     )
-    left = host.cluster.nodes["cp"].must("ctr", "-n", "k8s.io", "containers", "ls")
-    assert "gpusharectl" not in left
+    assert "gpusharectl" not in containers

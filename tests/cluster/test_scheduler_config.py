@@ -24,7 +24,7 @@ from gpusharectl.installer.kube_scheduler.job import SchedulerJobs, SchedulerTar
 from gpusharectl.installer.kube_scheduler.kubeadm import KubeadmFile, KubeadmScheduler
 from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.kube_scheduler.verify import ConfigurationResult
-from tests.cluster.fresh import Fresh, Tree
+from tests.cluster.fresh import PART, Fresh, Tree, read_tree
 from tests.cluster.site import EXTENDER, SYSTEM, Site
 from tests.testbed.credentials import grant
 from tests.testbed.kubeadm.appimage import app_version
@@ -80,22 +80,12 @@ def host(files: HostFiles, objects: ApiObjects) -> KubeadmScheduler:
 
 
 def tree(files: HostFiles) -> Tree:
-    """Give every file and folder of /etc/kubernetes: its mode and its bytes."""
-    top = files.place("/etc/kubernetes")
-    return {
-        str(path.relative_to(top)): (
-            path.stat().st_mode,
-            path.read_bytes() if path.is_file() else b"",
-        )
-        for path in sorted(top.rglob("*"))
-    }
+    return read_tree(files.place("/etc/kubernetes"))
 
 
 def pods_of_ours(objects: ApiObjects) -> list[str]:
-    found = objects.list(
-        "v1", "Pod", label_selector="app.kubernetes.io/part-of=gpushare"
-    )
-    return [pod["metadata"]["name"] for pod in found]
+    pods = objects.list("v1", "Pod", label_selector=PART)
+    return [pod["metadata"]["name"] for pod in pods]
 
 
 def test_put_proved_and_taken_back(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.fresh import Fresh, said
+from tests.cluster.fresh import PART, Fresh, printed
 from tests.cluster.manifests import TWO_P4
 from tests.cluster.site import SYSTEM
 from tests.nvml.driver import stub_card
@@ -14,7 +14,6 @@ from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 PLUGIN = "gpushare-device-plugin"
-PART = "app.kubernetes.io/part-of=gpushare"
 BAD = "local.test/gpushare:0.1.O"
 ASKED = ("install", "--nodes", "cp,worker", "--yes", "--timeout", "120")
 
@@ -43,7 +42,7 @@ def uids(host: Fresh) -> set[str]:
 
 def ways(ran: subprocess.CompletedProcess[str]) -> str:
     """What is offered at the end."""
-    return said(ran).partition("To go on:")[2]
+    return printed(ran).partition("To go on:")[2]
 
 
 def test_a_mistyped_image_replaces_nothing(host: Fresh) -> None:
@@ -51,7 +50,7 @@ def test_a_mistyped_image_replaces_nothing(host: Fresh) -> None:
     before = uids(host)
     ran = host.ctl(*ASKED, "--image", BAD)
     assert ran.returncode == 1
-    told = " ".join(said(ran).split())
+    told = " ".join(printed(ran).split())
     assert f"the image {BAD} cannot be pulled" in told
     assert "what runs stays as it is" in told
     assert "--image IMAGE" in ways(ran)
@@ -64,7 +63,7 @@ def test_an_image_that_is_not_ours_replaces_nothing(host: Fresh) -> None:
     before = uids(host)
     ran = host.ctl(*ASKED, "--image", "docker.io/nvidia/cuda:11.0-base")
     assert ran.returncode == 1
-    assert '"python": executable file not found' in said(ran)
+    assert '"python": executable file not found' in printed(ran)
     assert uids(host) == before
 
 

@@ -11,6 +11,9 @@ from tests.isolation.build import DRIVER, LIBRARY, build_library, places_in
 from tests.isolation.container import OUT_OF_MEMORY, Container
 from tests.machine import sanitizer
 
+# A second for each: `make unit` has the same ways without a sanitizer.
+pytestmark = pytest.mark.processes
+
 SANITIZERS = {
     "addresses": ("address,undefined", "libasan.so", "detect_leaks=0"),
     "races": ("thread", "libtsan.so", "halt_on_error=1:die_after_fork=0"),

@@ -1,8 +1,8 @@
 """What is written of Python data is committed as it would be written now."""
 
+from functools import cache
 from pathlib import Path
 
-import pytest
 import yaml
 
 from gpusharectl.installer.manifests import load_manifests
@@ -16,20 +16,19 @@ NAME = "app.kubernetes.io/name"
 MOST_ANNOTATION = 256 * 1024
 """Bytes of all annotations of an object; kubectl keeps the whole object in one."""
 
+texts = cache(render_files)
 
-TEXTS = render_files()
 
-
-@pytest.mark.parametrize("path", TEXTS)
-def test_generated_is_committed(path: str) -> None:
+def test_generated_is_committed() -> None:
     """Else ``python -m monitoring`` was forgotten; no template is left in a text."""
-    assert (ROOT / path).read_text() == TEXTS[path]
-    assert path != "docs/alerts.md" or "{{" not in TEXTS[path]
+    for path, text in texts().items():
+        assert (ROOT / path).read_text() == text, path
+    assert "{{" not in texts()["docs/alerts.md"]
 
 
 def test_writing_changes_what_differs_and_nothing_else(tmp_path: Path) -> None:
     """A second time there is nothing to write."""
-    assert set(write_files(tmp_path)) == set(TEXTS)
+    assert set(write_files(tmp_path)) == set(texts())
     assert write_files(tmp_path) == []
     spoilt = tmp_path / "docs" / "alerts.md"
     spoilt.write_text("no more")
