@@ -35,7 +35,7 @@ class Claims:
 
     world: World
     port: int
-    held: Certificates
+    tls_files: Certificates
 
     @property
     def rest(self) -> Rest:
@@ -47,7 +47,7 @@ class Claims:
 
     def review(self, claim: Json) -> Json:
         """Ask the extender about a claim as the API server does."""
-        reviewing = Rest(self.port, tls=self.held.client(None), host="localhost")
+        reviewing = Rest(self.port, tls=self.tls_files.client(None), host="localhost")
         answer: Json = reviewing.must("POST", "/claims", review(claim))["response"]
         return answer
 
@@ -122,25 +122,25 @@ class Claims:
 
     def on_cards(self, *, classic: bool = True, claimed: bool = True) -> dict[str, int]:
         """Units on each card by the device's name, from the API server's objects."""
-        found: dict[str, int] = defaultdict(int)
+        units_on: dict[str, int] = defaultdict(int)
         if classic:
             for a_pod in self.world.pods():
                 for uuid, _, units in shares_of(a_pod) if node_of(a_pod) else ():
-                    found[uuid.lower()] += units
+                    units_on[uuid.lower()] += units
         if claimed:
             for claim in self.rest.items(self.claims):
                 for name, units in results(claim.get("status") or {}):
-                    found[name] += units
-        return found
+                    units_on[name] += units
+        return units_on
 
     def in_the_ledger(self) -> dict[str, int]:
-        found: dict[str, int] = defaultdict(int)
+        units_on: dict[str, int] = defaultdict(int)
         snapshot = self.world.extender.rest.must("GET", "/snapshot")
         for node in snapshot["nodes"]:
-            for one in (*node["pods"], *node.get("claims", ())):
-                for share in one["shares"]:
-                    found[share["card"].lower()] += share["units"]
-        return found
+            for holder in (*node["pods"], *node.get("claims", ())):
+                for share in holder["shares"]:
+                    units_on[share["card"].lower()] += share["units"]
+        return units_on
 
 
 def device(uuid: str, units: int) -> Json:
@@ -165,33 +165,33 @@ def device(uuid: str, units: int) -> Json:
 
 def results(status: Json) -> list[tuple[str, int]]:
     devices = (status.get("allocation") or {}).get("devices") or {}
-    found = []
+    allocated = []
     for result in devices.get("results") or []:
         text = result["consumedCapacity"]["memory"]
         mib = int(text[:-2]) * {"Mi": 1, "Gi": 1024}[text[-2:]]
-        found.append((result["device"], mib // 256))
-    return found
+        allocated.append((result["device"], mib // 256))
+    return allocated
 
 
-def claims_settings(listen: Address, held: Certificates) -> dict[str, str]:
+def claims_settings(listen: Address, tls_files: Certificates) -> dict[str, str]:
     """Give the settings of an extender that reviews claims."""
     return {
         "CLAIMS_LISTEN": str(listen),
-        "CLAIMS_TLS_CERT": held.path("server.crt"),
-        "CLAIMS_TLS_KEY": held.path("server.key"),
+        "CLAIMS_TLS_CERT": tls_files.path("server.crt"),
+        "CLAIMS_TLS_KEY": tls_files.path("server.key"),
     }
 
 
 @contextmanager
 def asked_about_claims(
-    plane: ControlPlane, port: int, held: Certificates
+    plane: ControlPlane, port: int, tls_files: Certificates
 ) -> Iterator[None]:
     """Apply the DeviceClass and the webhook that we ship, with this port and CA."""
     plane.rest.must("POST", f"{RESOURCE}/deviceclasses", CLASS)
     (hook,) = documents("dra/webhook.yaml")
     config = hook["webhooks"][0]["clientConfig"]
     config["url"] = f"https://localhost:{port}/claims"
-    config["caBundle"] = base64.b64encode(held.read()["ca.crt"]).decode()
+    config["caBundle"] = base64.b64encode(tls_files.read()["ca.crt"]).decode()
     plane.rest.must("POST", HOOKS, hook)
     try:
         yield

@@ -52,7 +52,7 @@ class Webhook:
     environment: dict[str, str]
     port: int
     public: Rest
-    held: Certificates
+    tls_files: Certificates
     process: Process | None = None
 
     def start(self) -> None:
@@ -124,9 +124,9 @@ class Gate:
         text = str(self.rest.get("/metrics")[1]["text"])
         counts = {"admit": 0, "validating": 0}
         for labels, number in re.findall(DURATION + r"\{(.*)\} (\S+)", text):
-            told = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-            if told["name"] == name:
-                counts[told["type"]] += int(float(number))
+            by_name = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            if by_name["name"] == name:
+                counts[by_name["type"]] += int(float(number))
         return counts
 
     def kubectl(
@@ -146,7 +146,7 @@ class Gate:
 
     def register(self, ca: bytes | None = None) -> None:
         """Register the webhook, or replace what is registered: by this CA bundle."""
-        bundle = ca or self.webhook.held.read()["ca.crt"]
+        bundle = ca or self.webhook.tls_files.read()["ca.crt"]
         for body in self.configurations:
             path = f"{GROUP}/{KINDS[body['kind']]}"
             ours = pointing(body, self.webhook.port, bundle)
@@ -184,8 +184,8 @@ class Gate:
 def shipped(kind: str, components: Sequence[str] = ()) -> Json:
     """Give the one object of this kind that the webhook is installed by."""
     bodies = compose_overlay(FOLDER, "webhook", components=components)
-    (found,) = (body for body in bodies if body["kind"] == kind)
-    return found
+    (shipped_body,) = (body for body in bodies if body["kind"] == kind)
+    return shipped_body
 
 
 def pointing(configuration: Json, port: int, ca: bytes) -> Json:
@@ -206,26 +206,26 @@ def webhook(
     rules = shipped("ClusterRole")["rules"]
     grant(plane.rest, f"system:serviceaccount:default:{ACCOUNT}", rules)
     token = service_account_token(plane.rest, "default", ACCOUNT)
-    held = certificates(folder / "tls")
+    tls_files = certificates(folder / "tls")
     port, public_port = find_free_address().port, find_free_address().port
     pods = shipped("Deployment", components)["spec"]["template"]["spec"]
-    (one,) = pods["containers"]
+    (server,) = pods["containers"]
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "PYTHONWARNINGS": "ignore",  # urllib3 warns of the test bed's certificate
-        **{each["name"]: each["value"] for each in one["env"]},
+        **{each["name"]: each["value"] for each in server["env"]},
         "GPUSHARE_LISTEN": f"127.0.0.1:{port}",
         "GPUSHARE_PUBLIC_LISTEN": f"127.0.0.1:{public_port}",
         "GPUSHARE_KUBECONFIG": str(plane.kubeconfig(token, folder.name)),
         "GPUSHARE_LOG_FORMAT": "text",
-        "GPUSHARE_TLS_CERT": held.path("server.crt"),
-        "GPUSHARE_TLS_KEY": held.path("server.key"),
+        "GPUSHARE_TLS_CERT": tls_files.path("server.crt"),
+        "GPUSHARE_TLS_KEY": tls_files.path("server.key"),
         **settings,
     }
-    command = [sys.executable, "-m", *one["command"]]
+    command = [sys.executable, "-m", *server["command"]]
     public = Rest(public_port, tls=False)
-    return Webhook(plane, folder.name, command, environment, port, public, held)
+    return Webhook(plane, folder.name, command, environment, port, public, tls_files)
 
 
 @contextmanager

@@ -132,9 +132,9 @@ class Site:
         """Whether each entry trusts the Secret's authority."""
         authority = self.secret().get("ca.crt", b"nothing").strip()
         return all(
-            authority in base64.b64decode(one["clientConfig"].get("caBundle", ""))
+            authority in base64.b64decode(entry["clientConfig"].get("caBundle", ""))
             for body in self.configurations()
-            for one in body["webhooks"]
+            for entry in body["webhooks"]
         )
 
     def ready(self, *refs: Ref) -> bool:
@@ -184,7 +184,8 @@ class Site:
         ends = self.shown().not_valid_after_utc.astimezone(UTC).timestamp()
         _, metrics = self.gate.webhook.public.get("/metrics")
         name = "vcuda_webhook_certificate_not_after_timestamp_seconds"
-        (line,) = [one for one in metrics["text"].splitlines() if one.startswith(name)]
+        lines = metrics["text"].splitlines()
+        (line,) = [line for line in lines if line.startswith(name)]
         assert float(line.rpartition(" ")[2]) == ends
 
     @contextmanager
@@ -205,12 +206,12 @@ class Site:
                 yield
             finally:
                 stop.set()
-            assert all(one.result() > 5 for one in running)
+            assert all(future.result() > 5 for future in running)
 
 
 def conditions(body: Json | None) -> dict[str, str]:
     found = (body or {}).get("status", {}).get("conditions", ())
-    return {one["type"]: one["status"] for one in found}
+    return {condition["type"]: condition["status"] for condition in found}
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +383,7 @@ def another_certificate(objects: Objects) -> Iterator[None]:
     signed = {**spec, "issuerRef": {"kind": "Issuer", "name": "another"}}
     bodies = [issuer, {"kind": "Certificate", "spec": signed}]
     version = CERTIFICATE.api_version
-    made = [{"apiVersion": version, "metadata": metadata, **one} for one in bodies]
+    made = [{"apiVersion": version, "metadata": metadata, **body} for body in bodies]
     for body in made:
         objects.create(body)
     refs = [Ref.of(body) for body in made]

@@ -115,14 +115,16 @@ def lost(wanted: Any, kept: Any, path: str = "") -> list[str]:
     """The paths at which the API server keeps something else than was rendered."""
     if isinstance(wanted, dict) and isinstance(kept, dict):
         return [
-            one
+            lost_path
             for key, value in wanted.items()
-            for one in lost(value, kept.get(key), f"{path}/{key}")
+            for lost_path in lost(value, kept.get(key), f"{path}/{key}")
         ]
     if isinstance(wanted, list) and isinstance(kept, list):
         pairs = zip(wanted, kept, strict=False)
         inner = [
-            one for at, pair in enumerate(pairs) for one in lost(*pair, f"{path}/{at}")
+            lost_path
+            for number, pair in enumerate(pairs)
+            for lost_path in lost(*pair, f"{path}/{number}")
         ]
         return inner if len(wanted) == len(kept) else [path]
     return [] if wanted == kept else [path]
@@ -257,7 +259,8 @@ def test_cert_managers_authority_stays(helm: Helm, objects: Objects) -> None:
         body = objects.get(ref)
         assert body is not None
         bundles = {
-            one["name"]: one["clientConfig"].get("caBundle") for one in body["webhooks"]
+            entry["name"]: entry["clientConfig"].get("caBundle")
+            for entry in body["webhooks"]
         }
         # This entry is new.
         bundles.pop("void.vcuda.baidu.com", None)

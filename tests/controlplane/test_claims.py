@@ -67,13 +67,13 @@ SHARE = "5d0ff1ab-8b6f-4d6e-9c9b-1f1d8f4a9d10"
 def shared_claims(
     plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Claims]:
-    held = certificates(tmp_path_factory.mktemp("claims") / "tls")
+    tls_files = certificates(tmp_path_factory.mktemp("claims") / "tls")
     listen = find_free_address()
     with (
-        beside(plane, "claims", **claims_settings(listen, held)) as world,
-        asked_about_claims(plane, listen.port, held),
+        beside(plane, "claims", **claims_settings(listen, tls_files)) as world,
+        asked_about_claims(plane, listen.port, tls_files),
     ):
-        yield Claims(world, listen.port, held)
+        yield Claims(world, listen.port, tls_files)
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def test_a_whole_card_that_grows_is_shared_with_nobody(world: World) -> None:
     waits = world.post("waits", 5, 0)
     # kube-scheduler may hear of the units later, and then tries the pod again.
     wait_until(
-        lambda: any(one.startswith(NO_MEMORY) for one in world.messages(waits)),
+        lambda: any(message.startswith(NO_MEMORY) for message in world.messages(waits)),
         "the extender's refusal",
     )
     assert not world.verdict(waits).node

@@ -22,7 +22,8 @@ from gpushare.domain.model import Card, CardUUID, NodeName
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Kind, ListPage
 from gpushare.kubelet.node_pods import NodePods, PodResources
-from tests.controlplane.test_guard import GROUP, KINDS, PLUGIN, bound_token
+from tests.controlplane.gate import policies_in_force
+from tests.controlplane.test_guard import PLUGIN, bound_token
 from tests.testbed.binaries import Binaries
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.credentials import grant, service_account_token
@@ -61,10 +62,10 @@ def nodes(plane: ControlPlane) -> Iterator[Rest]:
 def without_times(spec: Json) -> Json:
     """The API server adds to a taint when it was set."""
     cleared = [
-        {**one, "taints": [{k: v for k, v in taint.items() if k != "timeAdded"}]}
-        if (taint := next(iter(one.get("taints", ())), None))
-        else one
-        for one in spec["devices"]
+        {**device, "taints": [{k: v for k, v in taint.items() if k != "timeAdded"}]}
+        if (taint := next(iter(device.get("taints", ())), None))
+        else device
+        for device in spec["devices"]
     ]
     return {**spec, "devices": cleared}
 
@@ -100,27 +101,23 @@ def test_as_many_cards_as_fit(nodes: Rest) -> None:
     ]
     for made in build_slices("here", "uid", slice_devices(cards, {}), 1):
         stored = nodes.must("POST", SLICES, made)
-        assert {
-            one["key"] for each in stored["spec"]["devices"] for one in each["taints"]
-        } == {SICK}
+        taints = [
+            taint for each in stored["spec"]["devices"] for taint in each["taints"]
+        ]
+        assert {taint["key"] for taint in taints} == {SICK}
 
 
 @pytest.fixture
 def guarded(nodes: Rest) -> Iterator[Rest]:
     """The policy stands."""
-    parts = documents("dra/slice-guard.yaml")
-    for part in parts:
-        nodes.must("POST", f"{GROUP}/{KINDS[part['kind']]}", part)
-    free = Rest(nodes.port, account(nodes))
-    made = body("here")
-    wait_until(
-        lambda: free.request("POST", f"{SLICES}?dryRun=All", made)[0] >= 400,
-        "the policy",
-    )
-    yield nodes
-    for part in parts:
-        where = f"{GROUP}/{KINDS[part['kind']]}/{part['metadata']['name']}"
-        nodes.must("DELETE", where)
+    with policies_in_force(nodes, documents("dra/slice-guard.yaml")):
+        free = Rest(nodes.port, account(nodes))
+        made = body("here")
+        wait_until(
+            lambda: free.request("POST", f"{SLICES}?dryRun=All", made)[0] >= 400,
+            "the policy",
+        )
+        yield nodes
 
 
 def account(admin: Rest) -> str:
@@ -194,8 +191,8 @@ def old(
         return plane, cluster
 
     yield start
-    for one in reversed(running):
-        one.close() if isinstance(one, ApiServer) else one.__exit__()
+    for client in reversed(running):
+        client.close() if isinstance(client, ApiServer) else client.__exit__()
 
 
 @pytest.mark.since("1.34", "resource.k8s.io/v1")

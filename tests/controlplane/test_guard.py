@@ -413,7 +413,7 @@ def test_the_device_plugin_changes_no_other_taint(guarded: Guarded, spec: Json) 
         "theirs": theirs,
         "new": {"key": "new", "effect": "NoExecute"},
     }
-    taints = spec["taints"] and [named[one] for one in spec["taints"]]
+    taints = spec["taints"] and [named[name] for name in spec["taints"]]
     answer = guarded.plugin("here").patch(HERE, {"spec": {**spec, "taints": taints}})
     assert_denied(answer, "the device plugin of vcuda writes annotations")
 

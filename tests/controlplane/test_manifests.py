@@ -270,12 +270,13 @@ def test_ones_own_accelerators(alone: ControlPlane, tmp_path: Path) -> None:
     found = {ref.kind: body for ref, body in built(alone, tmp_path).items()}
     spec = found["Deployment"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    environment = {one["name"]: one.get("value", "edge-1") for one in container["env"]}
+    variables = container["env"]
+    environment = {each["name"]: each.get("value", "edge-1") for each in variables}
     settings, complaints = ExporterSettings.read(environment)
     assert complaints == []
     assert settings.inventory is not None
-    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
-    volumes = {one["name"]: one for one in spec["volumes"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
     source = volumes[mounts[str(settings.inventory.parent)]]["configMap"]["name"]
     assert source == found["ConfigMap"]["metadata"]["name"]
     assert list(found["ConfigMap"]["data"]) == [settings.inventory.name]
@@ -298,8 +299,10 @@ def test_kubelets_other_folder(alone: ControlPlane, tmp_path: Path) -> None:
     assert sorted(ref.name for ref in changed) == names
     for ref, body in changed.items():
         before, after = (
-            {one["name"]: one for one in one["spec"]["template"]["spec"].pop("volumes")}
-            for one in (usual[ref], body)
+            {volume["name"]: volume for volume in pod_spec.pop("volumes")}
+            for pod_spec in (
+                workload["spec"]["template"]["spec"] for workload in (usual[ref], body)
+            )
         )
         moved = after.pop("pod-resources")["hostPath"]["path"]
         assert moved == "/var/lib/k0s/kubelet/pod-resources"

@@ -109,7 +109,7 @@ def test_without_the_right_the_rest_is_there(plane: ControlPlane, own: str) -> N
     token = service_account_token(plane.rest, "default", ACCOUNT)
     mine = str(plane.kubeconfig(token, ACCOUNT))
     data = orjson.loads(ran(mine, "inspect", "-o", "json").stdout)
-    (told,) = (one for one in data["warnings"] if one["about"] == "quotas")
+    (told,) = (warning for warning in data["warnings"] if warning["about"] == "quotas")
     assert "resourcequotas is forbidden" in told["what"]
     refused = ran(mine, "migrate-quota")
     assert refused.exit_code == 1

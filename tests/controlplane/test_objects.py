@@ -194,14 +194,14 @@ def test_a_list_has_all_pages(plane: ControlPlane, objects: Objects, own: str) -
     # kube-root-ca.crt would be the namespace controller's; it does not run here.
     few = ApiObjects(objects._api, page=2)
     found = few.list("v1", "ConfigMap", namespace=namespace)
-    assert {Ref.of(one) for one in found} == {Ref.of(body) for body in bodies}
+    assert {Ref.of(body) for body in found} == {Ref.of(body) for body in bodies}
     assert len(found) == 5
     name = bodies[3]["metadata"]["name"]
     for selected in (
         few.list("v1", "ConfigMap", label_selector=f"tried={name}"),
         few.list("v1", "ConfigMap", field_selector=f"metadata.name={name}"),
     ):
-        assert [one["metadata"]["name"] for one in selected] == [name]
+        assert [body["metadata"]["name"] for body in selected] == [name]
 
 
 def test_of_no_namespace_is_of_all(plane: ControlPlane, objects: Objects) -> None:
@@ -209,7 +209,7 @@ def test_of_no_namespace_is_of_all(plane: ControlPlane, objects: Objects) -> Non
     there = {new_namespace(plane.rest) for _ in range(2)}
     for namespace in there:
         objects.apply(config_map(namespace, {}))
-    found = {one["metadata"]["namespace"] for one in objects.list("v1", "ConfigMap")}
+    found = {body["metadata"]["namespace"] for body in objects.list("v1", "ConfigMap")}
     assert there <= found
     with pytest.raises(Invalid, match="Pod a: give its namespace"):
         objects.get(Ref("v1", "Pod", "a"))

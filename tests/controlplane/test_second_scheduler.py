@@ -73,7 +73,9 @@ def started(plane: ControlPlane, kubeconfig: Path, url: str) -> Scheduler:
     by itself, and a loopback of its own.
     """
     (body,) = [
-        one for one in load_manifests("second-scheduler") if one["kind"] == "ConfigMap"
+        body
+        for body in load_manifests("second-scheduler")
+        if body["kind"] == "ConfigMap"
     ]
     config: Json = yaml.safe_load(body["data"]["scheduler.yaml"])
     config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
@@ -133,10 +135,10 @@ def test_a_pod_that_fits_nowhere_is_told_so(pair: Pair) -> None:
 def test_it_stays_off_nodes_with_cards(pair: Pair) -> None:
     """Unless an operator says so by a label, where there are no others."""
     (body,) = [
-        one
-        for one in load_manifests("second-scheduler")
-        if one["metadata"]["name"] == "gpushare-scheduler"
-        and one["kind"] == "Deployment"
+        body
+        for body in load_manifests("second-scheduler")
+        if body["metadata"]["name"] == "gpushare-scheduler"
+        and body["kind"] == "Deployment"
     ]
     rest, spec = pair.plane.rest, body["spec"]["template"]["spec"]
     os = spec["nodeSelector"]

@@ -175,11 +175,11 @@ def versions(rest: Rest) -> dict[str, str]:
     paths = ("/api/v1/nodes", "/api/v1/pods", f"{APPS}/deployments", "/api/v1/events")
     more = (f"{APPS}/statefulsets", f"{APPS}/replicasets", "/apis/batch/v1/jobs")
     return {
-        f"{path}/{one['metadata'].get('namespace', '')}/{one['metadata']['name']}": one[
-            "metadata"
-        ]["resourceVersion"]
+        f"{path}/{metadata.get('namespace', '')}/{metadata['name']}": metadata[
+            "resourceVersion"
+        ]
         for path in (*paths, *more)
-        for one in rest.items(path)
+        for metadata in (body["metadata"] for body in rest.items(path))
     }
 
 
@@ -196,13 +196,15 @@ def without(verb: str, resource: str) -> list[Json]:
     name, _, group = resource.partition(".")
     rules = deepcopy(documented())
     (rule,) = (
-        one for one in rules if group in one["apiGroups"] and name in one["resources"]
+        rule
+        for rule in rules
+        if group in rule["apiGroups"] and name in rule["resources"]
     )
     rule["resources"].remove(name)
-    verbs = [one for one in rule["verbs"] if one != verb]
+    verbs = [granted for granted in rule["verbs"] if granted != verb]
     assert len(verbs) == len(rule["verbs"]) - 1
     rules.append({"apiGroups": [group], "resources": [name], "verbs": verbs})
-    return [one for one in rules if one["resources"] and one["verbs"]]
+    return [rule for rule in rules if rule["resources"] and rule["verbs"]]
 
 
 def account(plane: ControlPlane, rules: list[Json]) -> tuple[str, str]:
@@ -233,7 +235,7 @@ def reader(plane: ControlPlane) -> tuple[str, str]:
 
 
 def where(run: dict[str, Any]) -> dict[str, str | None]:
-    return {one["name"]: one["node"] for one in run["pods"]}
+    return {pod["name"]: pod["node"] for pod in run["pods"]}
 
 
 def test_as_it_is(edge: str, reader: tuple[str, str]) -> None:

@@ -96,8 +96,8 @@ def really(
     plane: ControlPlane, space: str, dealt: Scenario, name: str
 ) -> Mapping[str, Verdict]:
     """Let a real kube-scheduler place them, one after the other."""
-    for one in dealt.nodes:
-        plane.rest.must("POST", "/api/v1/nodes", one)
+    for node in dealt.nodes:
+        plane.rest.must("POST", "/api/v1/nodes", node)
     pods = [
         as_posted(step.what.pod, space, name)
         for step in dealt.steps
@@ -105,7 +105,7 @@ def really(
     ]
     plugins = {"preScore": ONLY_THE_EXTENDERS, "score": ONLY_THE_EXTENDERS}
     settings = replace(EAGER, profile={"schedulerName": name, "plugins": plugins})
-    nodes = {one["metadata"]["name"] for one in dealt.nodes}
+    nodes = {node["metadata"]["name"] for node in dealt.nodes}
     with (
         extender(plane, f"{name}-extender", POLICY=dealt.choice.default) as ext,
         plane.start_scheduler(
@@ -115,8 +115,8 @@ def really(
     ):
         world = World(plane, ext, kubelet, scheduler, name, space, nodes)
         return {
-            one["metadata"]["name"]: world.verdict(post_pod(plane.rest, one))
-            for one in pods
+            a_pod["metadata"]["name"]: world.verdict(post_pod(plane.rest, a_pod))
+            for a_pod in pods
         }
 
 
@@ -147,8 +147,8 @@ def test_the_same_pods_on_the_same_cards(
     seen = really(plane, space, scenario, f"random-{seed}")
     index = {
         card.uuid: card.index
-        for one in scenario.nodes
-        for card in codec.read_cards(one)
+        for node in scenario.nodes
+        for card in codec.read_cards(node)
     }
     before: list[ScenarioStep] = []
     for step in scenario.steps:
@@ -168,6 +168,6 @@ def test_the_same_pods_on_the_same_cards(
         if free.node != real.node:
             own = step.what.pod["metadata"]["annotations"].get("baidu.com/vcuda-policy")
             policy = scenario.choice.policy(own or None)
-            pages = [ledger.node(NodeName(one)) for one in (free.node, real.node)]
+            pages = [ledger.node(NodeName(name)) for name in (free.node, real.node)]
             assert len({score_node(page, policy) for page in pages}) == 1, (name, pages)
     assert 0 < len(before) < PODS

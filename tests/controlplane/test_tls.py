@@ -28,11 +28,11 @@ EXPIRES = "vcuda_certificate_not_after_timestamp_seconds"
 
 
 def start_scheduler(
-    plane: ControlPlane, ext: Extender, held: Certificates, name: str, **more: Json
+    plane: ControlPlane, ext: Extender, tls_files: Certificates, name: str, **more: Json
 ) -> Scheduler:
     """Start a kube-scheduler of this name that shows its certificate."""
     settings = replace(
-        EAGER, profile={"schedulerName": name}, extender={**held.stanza, **more}
+        EAGER, profile={"schedulerName": name}, extender={**tls_files.stanza, **more}
     )
     return plane.start_scheduler(name, extender_url=ext.url, settings=settings)
 
@@ -40,9 +40,9 @@ def start_scheduler(
 @contextmanager
 def guarded(plane: ControlPlane, folder: Path, name: str) -> Iterator[World]:
     """Run an extender with certificates of its own, and no kube-scheduler yet."""
-    held = certificates(folder)
+    tls_files = certificates(folder)
     with (
-        extender(plane, f"{name}-extender", held) as ext,
+        extender(plane, f"{name}-extender", tls_files) as ext,
         StandInKubelet(plane.rest) as kubelet,
     ):
         yield World(plane, ext, kubelet, scheduler_name=name)
@@ -54,8 +54,8 @@ def fortress(
 ) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("fortress") / "tls"
     with guarded(plane, folder, "guarded") as world:
-        held = held_by(world)
-        with start_scheduler(plane, world.extender, held, "guarded") as process:
+        tls_files = tls_files_of(world)
+        with start_scheduler(plane, world.extender, tls_files, "guarded") as process:
             yield replace(world, scheduler=process)
 
 
@@ -72,7 +72,7 @@ def fresh(plane: ControlPlane, space: str, tmp_path: Path) -> Iterator[World]:
         yield replace(world, namespace=space)
 
 
-def held_by(world: World) -> Certificates:
+def tls_files_of(world: World) -> Certificates:
     assert world.extender.certificates
     return world.extender.certificates
 
@@ -82,7 +82,9 @@ def shown(world: World) -> int:
     address = ("127.0.0.1", world.extender.port)
     with (
         socket.create_connection(address, timeout=10) as link,
-        held_by(world).client().wrap_socket(link, server_hostname="localhost") as tls,
+        tls_files_of(world)
+        .client()
+        .wrap_socket(link, server_hostname="localhost") as tls,
     ):
         certificate = tls.getpeercert(binary_form=True)
         assert certificate
@@ -104,10 +106,10 @@ def test_nobody_else_can_bind(safe: World, who: str | None) -> None:
     """Not without a certificate, not late, not by another authority's, not by HTTP."""
     safe.node("edge", 29)
     a_pod = replace(safe, scheduler_name=NOBODY).post("wanted", 4, 1)
-    held = held_by(safe)
-    held.expired()
-    held.stranger()
-    context = False if who == "plain" else held.client(who)
+    tls_files = tls_files_of(safe)
+    tls_files.expired()
+    tls_files.stranger()
+    context = False if who == "plain" else tls_files.client(who)
     for method, path, body in (
         ("POST", "/scheduler/bind", binding(a_pod, "edge")),
         ("GET", "/snapshot", None),
@@ -151,7 +153,7 @@ def test_a_renewed_server_is_shown_without_a_restart(safe: World) -> None:
     safe.runs("before", 4, 1)
     old, workers = shown(safe), safe.extender.workers()
     expires = safe.extender.metrics()[key("server")]
-    new = held_by(safe).renew("server")
+    new = tls_files_of(safe).renew("server")
     assert shown(safe) == new != old
     assert safe.extender.workers() == workers
     assert safe.extender.metrics()[key("server")] > expires
@@ -160,33 +162,35 @@ def test_a_renewed_server_is_shown_without_a_restart(safe: World) -> None:
 
 def test_kube_scheduler_takes_up_its_renewed_certificate(fresh: World) -> None:
     """With an expired one pods wait and say so; the new one needs no restart."""
-    held = held_by(fresh)
-    good = held.read()
+    tls_files = tls_files_of(fresh)
+    good = tls_files.read()
     fresh.node("edge", 29)
-    held.expired()
-    held.replace("client.crt", held.read()["expired.crt"])
-    held.replace("client.key", held.read()["expired.key"])
-    with start_scheduler(fresh.plane, fresh.extender, held, "fresh"):
+    tls_files.expired()
+    tls_files.replace("client.crt", tls_files.read()["expired.crt"])
+    tls_files.replace("client.key", tls_files.read()["expired.key"])
+    with start_scheduler(fresh.plane, fresh.extender, tls_files, "fresh"):
         a_pod = fresh.post("waits", 4, 1)
         # A client that still sends when it is refused may read a reset instead.
         expired = "tls: expired certificate"
         wait_until(
-            lambda: [one for one in fresh.messages(a_pod) if expired in one],
+            lambda: [
+                message for message in fresh.messages(a_pod) if expired in message
+            ],
             "refusal in words",
             60,
         )
-        held.replace("client.crt", good["client.crt"])
-        held.replace("client.key", good["client.key"])
+        tls_files.replace("client.crt", good["client.crt"])
+        tls_files.replace("client.key", good["client.key"])
         assert fresh.bound(a_pod).node == "edge"
 
 
 def test_kube_scheduler_must_start_anew_for_a_new_authority(fresh: World) -> None:
     """It goes on trusting the old one alone; the extender takes up the new one."""
-    held = held_by(fresh)
+    tls_files = tls_files_of(fresh)
     fresh.node("edge", 29)
-    with start_scheduler(fresh.plane, fresh.extender, held, "fresh"):
+    with start_scheduler(fresh.plane, fresh.extender, tls_files, "fresh"):
         fresh.runs("before", 4, 1)
-        held.renew("ca")
+        tls_files.renew("ca")
         # Ends kube-scheduler's connection, on which it would not ask again.
         fresh.extender.kill()
         fresh.extender.start()
@@ -194,27 +198,29 @@ def test_kube_scheduler_must_start_anew_for_a_new_authority(fresh: World) -> Non
         words = wait_until(lambda: fresh.messages(a_pod), "refusal")
         assert "x509: certificate signed by unknown authority" in words[-1]
         assert not node_of(read_pod(fresh.rest, a_pod))
-    with start_scheduler(fresh.plane, fresh.extender, held, "fresh"):
+    with start_scheduler(fresh.plane, fresh.extender, tls_files, "fresh"):
         assert fresh.bound(a_pod).node == "edge"
 
 
 @pytest.mark.parametrize("file", ["caFile", "certFile"])
 def test_kube_scheduler_does_not_start_without_a_file(fresh: World, file: str) -> None:
     """So an installer writes the files before it touches the configuration."""
-    held = held_by(fresh)
-    tls = {**held.stanza["tlsConfig"], file: "/nonexistent/x.crt"}
+    tls_files = tls_files_of(fresh)
+    tls = {**tls_files.stanza["tlsConfig"], file: "/nonexistent/x.crt"}
     with pytest.raises(
         ProcessDiedError, match=r"open /nonexistent/x.crt: no such file"
     ):
-        start_scheduler(fresh.plane, fresh.extender, held, "fresh", tlsConfig=tls)
+        start_scheduler(fresh.plane, fresh.extender, tls_files, "fresh", tlsConfig=tls)
 
 
 def test_kube_scheduler_wants_the_right_name(fresh: World) -> None:
     """One that another host's extender would not have."""
-    held = held_by(fresh)
+    tls_files = tls_files_of(fresh)
     fresh.node("edge", 29)
-    tls = {**held.stanza["tlsConfig"], "serverName": "another.kube-system.svc"}
-    with start_scheduler(fresh.plane, fresh.extender, held, "fresh", tlsConfig=tls):
+    tls = {**tls_files.stanza["tlsConfig"], "serverName": "another.kube-system.svc"}
+    with start_scheduler(
+        fresh.plane, fresh.extender, tls_files, "fresh", tlsConfig=tls
+    ):
         a_pod = fresh.post("waits", 4, 1)
         words = wait_until(lambda: fresh.messages(a_pod), "refusal")
         assert "not another.kube-system.svc" in words[-1]

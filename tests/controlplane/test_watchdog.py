@@ -41,9 +41,9 @@ BUDGETS = "/apis/policy/v1/namespaces/{}/poddisruptionbudgets"
 def shipped_rules(components: Sequence[str]) -> list[Json]:
     """What the exporter's ClusterRole allows, with these components laid over it."""
     (role,) = (
-        one
-        for one in load_manifests("exporter", components=components)
-        if one["kind"] == "ClusterRole"
+        body
+        for body in load_manifests("exporter", components=components)
+        if body["kind"] == "ClusterRole"
     )
     rules: list[Json] = role["rules"]
     return rules
@@ -128,7 +128,7 @@ class Watched:
 
     def events(self) -> list[Json]:
         found = self.plane.rest.must("GET", f"/api/v1/namespaces/{self.space}/events")
-        return [one for one in found["items"] if one["reason"] == REASON]
+        return [event for event in found["items"] if event["reason"] == REASON]
 
     def is_there(self) -> bool:
         status, body = self.plane.rest.get(self.path)
@@ -211,7 +211,7 @@ def test_the_right_to_evict_is_not_there_by_itself(
         found.wait_reported(patrol)
         assert patrol.tally() == OveruseTally(reports=1)
         assert found.is_there()
-    refused = [one for one in caplog.records if "refused" in one.message]
+    refused = [record for record in caplog.records if "refused" in record.message]
     assert len(refused) == 1
     assert "Forbidden" in refused[0].because  # type: ignore[attr-defined]
 
@@ -240,5 +240,5 @@ def test_a_budget_keeps_the_pod(
         found.budget(1)
         with found.patrol("evict") as patrol:
             wait_until(lambda: not found.is_there(), "the pod to be evicted", 60)
-    refused = [one for one in caplog.records if "refused" in one.message]
-    assert ["Throttled" in one.because for one in refused] == [True]  # type: ignore[attr-defined]
+    refused = [record for record in caplog.records if "refused" in record.message]
+    assert ["Throttled" in record.because for record in refused] == [True]  # type: ignore[attr-defined]

@@ -99,8 +99,8 @@ def test_the_seeds_deployment(gate: Gate) -> None:
     done = gate.kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
     assert done.returncode == 0, done.stderr
     made = wait_until(gate.pods, "two pods", accept=lambda found: len(found) == 2)
-    for one in made:
-        assert_seeds(one, 30, 17)
+    for a_pod in made:
+        assert_seeds(a_pod, 30, 17)
     # What the pods became is no change of the Deployment's.
     assert gate.kubectl("apply", "-f", "-", stdin=DEPLOYMENT).returncode == 0
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/bfdeploy"
@@ -154,7 +154,7 @@ def test_injection_is_taken_whole(gate: Gate) -> None:
     made = gate.admitted(a_pod, dry_run=False)
     first, second = made["spec"]["containers"]
     assert first["command"] == script
-    paths = {one["mountPath"] for one in first["volumeMounts"]}
+    paths = {mount["mountPath"] for mount in first["volumeMounts"]}
     assert "/usr/bin/bitfusion" in paths
     assert "volumeMounts" not in second
     text = made["metadata"]["annotations"]["baidu.com/vcuda-bitfusion-client"]

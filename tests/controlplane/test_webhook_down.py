@@ -58,8 +58,8 @@ def test_a_new_authority_without_a_gap(gate: Gate) -> None:
 
     Meanwhile pods are made all the time, and each is reviewed.
     """
-    held, stop, now = gate.webhook.held, Event(), datetime.now(UTC)
-    old = held.read()
+    tls_files, stop, now = gate.webhook.tls_files, Event(), datetime.now(UTC)
+    old = tls_files.read()
 
     def busy() -> int:
         count = 0
@@ -78,7 +78,7 @@ def test_a_new_authority_without_a_gap(gate: Gate) -> None:
             gate.register(old["ca.crt"] + new["ca.crt"])
             settled(gate)
             for name in ("server.key", "server.crt"):
-                held.replace(name, new[name])
+                tls_files.replace(name, new[name])
             settled(gate)
             gate.register(new["ca.crt"])
             settled(gate)

@@ -89,7 +89,7 @@ ANNOTATIONS: dict[str, Sequence[str]] = {
     "a/b~c": ("~1 / ~0",),
 }
 NODE_SELECTORS: Sequence[Json] = ({"disk": "ssd"}, {"kubernetes.io/hostname": "node-1"})
-COUNT = 900
+COUNT = 450
 THEIRS = "bitfusion.io/"
 OURS = 'vcuda.baidu.com" denied the request: '
 
@@ -144,8 +144,8 @@ def sound(before: Json, after: Json) -> None:
 def extended(a_pod: Json) -> Iterator[dict[str, str]]:
     """Give each container's limits of resources that are no node's own."""
     spec = a_pod["spec"]
-    for one in (*spec["containers"], *spec.get("initContainers", ())):
-        resources = one.get("resources", {})
+    for a_container in (*spec["containers"], *spec.get("initContainers", ())):
+        resources = a_container.get("resources", {})
         limits, requests = (
             {
                 name: value
@@ -164,9 +164,9 @@ def test_random_pods(gate: Gate) -> None:
         found = list(pool.map(lambda number: tried(gate, number), range(COUNT)))
     assert [each for each in found if isinstance(each, AssertionError)] == []
     counts = Counter(map(str, found))
-    assert counts["changed"] >= 200, counts
-    assert counts["taken"] >= 20, counts
-    assert counts["denied"] >= 50, counts
+    assert counts["changed"] >= 100, counts
+    assert counts["taken"] >= 10, counts
+    assert counts["denied"] >= 25, counts
     assert counts["invalid"] >= 1, counts
 
 

@@ -34,11 +34,13 @@ class Mesh(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, held: Certificates, patch: Callable[[Json], Patch]) -> None:
+    def __init__(self, tls_files: Certificates, patch: Callable[[Json], Patch]) -> None:
         super().__init__(("127.0.0.1", 0), _Review)
         self.patch = patch
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(held.path("server.crt"), held.path("server.key"))
+        context.load_cert_chain(
+            tls_files.path("server.crt"), tls_files.path("server.key")
+        )
         self.socket = context.wrap_socket(self.socket, server_side=True)
 
     def answer(self, review: Json) -> Json:
@@ -82,10 +84,10 @@ def adding(one: Json) -> Callable[[Json], Patch]:
 @contextmanager
 def beside(gate: Gate, patch: Callable[[Json], Patch]) -> Iterator[None]:
     """Register such a webhook, which the API server asks after ours."""
-    mesh = Mesh(gate.webhook.held, patch)
+    mesh = Mesh(gate.webhook.tls_files, patch)
     thread = Thread(target=mesh.serve_forever)
     thread.start()
-    ca = base64.b64encode(gate.webhook.held.read()["ca.crt"]).decode()
+    ca = base64.b64encode(gate.webhook.tls_files.read()["ca.crt"]).decode()
     url = f"https://127.0.0.1:{mesh.server_port}/"
     entry = {
         "name": SECOND,

@@ -108,10 +108,10 @@ class World:
         a_pod = pod(
             name, self.namespace, spec=spec, annotations=annotations, labels=labels
         )
-        asked = a_pod["spec"]["containers"][0]["resources"]["requests"]
+        requests = a_pod["spec"]["containers"][0]["resources"]["requests"]
         for resource, amount in ((MEMORY, units), (CORE, cores)):
             if amount is not None:
-                asked[resource] = str(amount)
+                requests[resource] = str(amount)
         return a_pod
 
     def post(
@@ -141,18 +141,21 @@ class World:
         """Wait until kube-scheduler has bound the pod or said why it cannot."""
         name = a_pod["metadata"]["name"]
         return wait_until(
-            lambda: self._verdict(a_pod), f"verdict on {name}", timeout_s, accept=_said
+            lambda: self._verdict(a_pod),
+            f"verdict on {name}",
+            timeout_s,
+            accept=_is_final,
         )
 
     def bound(self, a_pod: Json, timeout_s: float = 30.0) -> Verdict:
         """Wait until the pod is bound, however often it was refused before."""
-        found = wait_until(
+        bound = wait_until(
             lambda: read_pod(self.rest, a_pod),
             f"node for {a_pod['metadata']['name']}",
             timeout_s,
             accept=lambda seen: bool(node_of(seen)),
         )
-        return Verdict(node_of(found), cards_of(found))
+        return Verdict(node_of(bound), cards_of(bound))
 
     def pods(self) -> list[Json]:
         return self.rest.items(f"/api/v1/namespaces/{self.namespace}/pods")
@@ -168,8 +171,8 @@ class World:
         assert self.scheduler is not None
         counter = r"scheduler_schedule_attempts_total"
         pattern = counter + r'\{.*result="unschedulable".*\} (\S+)'
-        found = re.findall(pattern, self.scheduler.metrics())
-        return sum(int(float(number)) for number in found)
+        samples = re.findall(pattern, self.scheduler.metrics())
+        return sum(int(float(number)) for number in samples)
 
     def delete(self, a_pod: Json) -> None:
         metadata = a_pod["metadata"]
@@ -177,11 +180,11 @@ class World:
         self.rest.must("DELETE", path)
 
     def _verdict(self, a_pod: Json) -> Verdict:
-        found = read_pod(self.rest, a_pod)
-        if node := node_of(found):
-            return Verdict(node, cards_of(found))
-        told = [text for text in self.messages(a_pod) if self._counts(text)]
-        return Verdict(event=told[-1] if told else "")
+        now = read_pod(self.rest, a_pod)
+        if node := node_of(now):
+            return Verdict(node, cards_of(now))
+        refusals = [text for text in self.messages(a_pod) if self._counts(text)]
+        return Verdict(event=refusals[-1] if refusals else "")
 
     def _counts(self, text: str) -> bool:
         """Tell whether kube-scheduler had heard of all our nodes by then."""
@@ -190,7 +193,7 @@ class World:
         return seen >= len(self.nodes) and not text.startswith("no nodes available")
 
 
-def _said(verdict: Verdict) -> bool:
+def _is_final(verdict: Verdict) -> bool:
     return bool(verdict.node or verdict.event)
 
 

@@ -41,7 +41,7 @@ class Users:
         self.faults: list[str | None] = []
         self._stop = Event()
         tasks = (self.source.cards, self.source.readings, self._watch, self._limits)
-        self._threads = [Thread(target=self._repeat, args=(one,)) for one in tasks]
+        self._threads = [Thread(target=self._repeat, args=(task,)) for task in tasks]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -72,13 +72,13 @@ class Users:
         with suppress(NoCardsYet):
             readings = self.source.readings()
             return len(readings) == len(CARDS) and not any(
-                one.failure or not self.source.reports_faults_of(one.uuid)
-                for one in readings
+                reading.failure or not self.source.reports_faults_of(reading.uuid)
+                for reading in readings
             )
         return False
 
 
-HANGS = [("*", "*"), (CARDS[0].uuid, "*"), *(("*", one) for one in FUNCTIONS)]
+HANGS = [("*", "*"), (CARDS[0].uuid, "*"), *(("*", function) for function in FUNCTIONS)]
 
 
 def befall(driver: StubDriver, dice: Random, wait: Callable[[float], object]) -> None:

@@ -67,7 +67,7 @@ class BrowserProgram:
         """
         fonts = folder / "fonts.conf"
         fonts.write_text(_FONTS.format(root=self.root, folder=folder))
-        places = (place for one in _LIBRARIES for place in self.root.glob(one))
+        places = (place for pattern in _LIBRARIES for place in self.root.glob(pattern))
         libraries = (str(place) for place in places if place.is_dir())
         return {
             "LD_LIBRARY_PATH": ":".join(libraries),
@@ -103,10 +103,10 @@ class Tab:
         self._last += 1
         command = {"id": self._last, "method": method, "params": parameters}
         self.socket.send(json.dumps(command))
-        while (told := json.loads(self.socket.recv())).get("id") != self._last:
-            self._note(told)
-        assert "error" not in told, f"{method}: {told['error']}"
-        return told["result"]
+        while (message := json.loads(self.socket.recv())).get("id") != self._last:
+            self._note(message)
+        assert "error" not in message, f"{method}: {message['error']}"
+        return message["result"]
 
     def go(self, url: str) -> None:
         """Load a page, and wait until all of it is there."""
@@ -188,15 +188,15 @@ class Tab:
             if not node["ignored"]
         ]
 
-    def _note(self, told: Mapping[str, Any]) -> None:
-        said = told.get("params", {})
-        match told.get("method"):
+    def _note(self, message: Mapping[str, Any]) -> None:
+        event = message.get("params", {})
+        match message.get("method"):
             case "Runtime.exceptionThrown":
-                self.complaints.append(json.dumps(said["exceptionDetails"]))
-            case "Runtime.consoleAPICalled" if said["type"] in ("error", "warning"):
-                self.complaints.append(json.dumps(said["args"]))
-            case "Log.entryAdded" if said["entry"]["level"] in ("error", "warning"):
-                entry = said["entry"]
+                self.complaints.append(json.dumps(event["exceptionDetails"]))
+            case "Runtime.consoleAPICalled" if event["type"] in ("error", "warning"):
+                self.complaints.append(json.dumps(event["args"]))
+            case "Log.entryAdded" if event["entry"]["level"] in ("error", "warning"):
+                entry = event["entry"]
                 self.complaints.append(f"{entry['text']} {entry.get('url', '')}")
 
 

@@ -18,9 +18,9 @@ def rights(account: str) -> list[Json]:
     """Give the rules of an account's ClusterRole: ``gpushare-extender``, …"""
     name = account.removeprefix("gpushare-")
     folder = name if name in ("exporter", "webhook") else "base"
-    for one in documents(f"{folder}/{name}-rbac.yaml"):
-        if one["kind"] == "ClusterRole":
-            rules: list[Json] = one["rules"]
+    for body in documents(f"{folder}/{name}-rbac.yaml"):
+        if body["kind"] == "ClusterRole":
+            rules: list[Json] = body["rules"]
             return rules
     raise LookupError(account)
 

@@ -124,9 +124,11 @@ class Promtool:
     def must(self, *arguments: str | Path, stdin: str | None = None) -> str:
         """Run it, which has to succeed, and give all that it printed."""
         done = self.run(*arguments, stdin=stdin)
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, f"promtool {arguments}: {done.returncode}\n{said}"
-        return said
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, (
+            f"promtool {arguments}: {done.returncode}\n{output}"
+        )
+        return output
 
     def complaints(self, page: str, *, excused: str = CAMEL_CASE) -> list[str]:
         """``promtool check metrics``: what it dislikes of a page, less what is excused.
@@ -134,9 +136,9 @@ class Promtool:
         A page that it cannot read at all is an AssertionError.
         """
         done = self.run("check", "metrics", stdin=page)
-        said = [*done.stdout.splitlines(), *done.stderr.splitlines()]
-        assert done.returncode in {0, LINTED}, "\n".join(said)
-        return [line for line in said if not line.endswith(excused)]
+        lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        assert done.returncode in {0, LINTED}, "\n".join(lines)
+        return [line for line in lines if not line.endswith(excused)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +179,13 @@ class Prometheus(Served):
 
     def api(self, path: str, **query: str | float | Sequence[str]) -> Any:
         """Call ``/api/v1/<path>`` and give ``data``; QueryError where it refuses."""
-        asked = f"{self.url}/api/v1/{path}?{urlencode(query, doseq=True)}"
+        url = f"{self.url}/api/v1/{path}?{urlencode(query, doseq=True)}"
         try:
-            with urllib.request.urlopen(asked, timeout=30) as answer:
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             with error:
-                raise QueryError(f"{asked}: {error.read().decode()}") from None
+                raise QueryError(f"{url}: {error.read().decode()}") from None
 
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """Ask an instant query, in the order of labels; a scalar is one sample."""
@@ -191,28 +193,30 @@ class Prometheus(Served):
         answer = self.api("query", query=expression, **when)
         if answer["resultType"] == "scalar":
             return [Sample("", {}, float(answer["result"][1]))]
-        found = [_sample(one) for one in answer["result"]]
-        return sorted(found, key=lambda one: (one.name, sorted(one.labels.items())))
+        samples = map(_sample, answer["result"])
+        return sorted(
+            samples, key=lambda each: (each.name, sorted(each.labels.items()))
+        )
 
     def value(self, expression: str) -> float:
         """Give the one sample that a query yields; NaN where it yields none."""
-        found = self.query(expression)
-        assert len(found) < 2, f"{expression}: {found}"
-        return found[0].value if found else math.nan
+        samples = self.query(expression)
+        assert len(samples) < 2, f"{expression}: {samples}"
+        return samples[0].value if samples else math.nan
 
     def series(self, *match: str, start: float | None = None) -> list[dict[str, str]]:
         """Give the label sets that match, since ``start``, names as ``__name__``."""
         since = time.time() - 60 if start is None else start
-        asked: dict[str, float | Sequence[str]] = {"match[]": match, "start": since}
-        found: list[dict[str, str]] = self.api("series", **asked)
-        return found
+        query: dict[str, float | Sequence[str]] = {"match[]": match, "start": since}
+        label_sets: list[dict[str, str]] = self.api("series", **query)
+        return label_sets
 
     def health(self) -> dict[str, str]:
         """Give what each target's last scrape came to: empty if well, by address."""
         return {
-            one["labels"]["instance"]: one["lastError"]
-            for one in self._targets()
-            if one["health"] != "unknown"
+            target["labels"]["instance"]: target["lastError"]
+            for target in self._targets()
+            if target["health"] != "unknown"
         }
 
     def wait_scraped(self, timeout_s: float = 60.0) -> None:
@@ -226,7 +230,7 @@ class Prometheus(Served):
             "scrape of every target",
             timeout_s,
             accept=lambda found: (
-                len(found) >= least and all(_well(one, called) for one in found)
+                len(found) >= least and all(_well(target, called) for target in found)
             ),
         )
 
@@ -259,9 +263,9 @@ def _well(target: dict[str, Any], since: datetime) -> bool:
     return target["health"] == "up" and began > since
 
 
-def _sample(one: dict[str, Any]) -> Sample:
-    labels = dict(one["metric"])
-    return Sample(labels.pop("__name__", ""), labels, float(one["value"][1]))
+def _sample(element: dict[str, Any]) -> Sample:
+    labels = dict(element["metric"])
+    return Sample(labels.pop("__name__", ""), labels, float(element["value"][1]))
 
 
 BIND = 'mount --bind "$0" /usr/share && exec "$@"'
