@@ -18,14 +18,34 @@ static uint64_t times(uint64_t a, uint64_t b) {
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-/* Bytes of one element, and the most that any format has for one that is not known. */
-static uint64_t element(unsigned format, unsigned channels) {
+static uint64_t smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* Bits of one element, all planes and channels together; where the format is not known,
+   the most that any has. */
+static uint64_t element_bits(unsigned format, unsigned channels) {
+    static const unsigned char bits[256] = {
+        /* R10G10B10A2; YUV 4:2:2 and 4:4:4 packed; 4:2:0, 4:2:2 and 4:4:4 with two planes
+           or three, of 8 and of 16 bits */
+        [0x50] = 32, 16, 32, 12, 24, 16, 32, 24, 48, 12, 24, 16, 32, 24, 48,
+        [0x91] = 4, 4, 8, 8, 8, 8, 4, 4, 8, 8, 8, 8, 8, 8, /* BC1 to BC7 */
+        [0x9f] = 24, [0xa1] = 24, 16, 32, 32, 16, 32, 32, 32, 32, /* P010 to Y410 */
+        [0xb0] = 12, 64, 24, 48, 24, 48,                          /* NV12, Y416, Y444 */
+        [0xc0] = 8, 16, 32, 16, 32, 64, 8, 16, 32, 16, 32, 64,    /* UNORM, SNORM */
+    };
     switch (format) {
-    case 0x01: case 0x08: return channels;                          /* 8 bits */
-    case 0x02: case 0x09: case 0x10: return 2ULL * channels;        /* 16, half */
-    case 0x03: case 0x0a: case 0x20: return 4ULL * channels;        /* 32, float */
-    default: return 16;
+    case 0x01: case 0x08: return 8ULL * channels;
+    case 0x02: case 0x09: case 0x10: return 16ULL * channels; /* half */
+    case 0x03: case 0x0a: case 0x20: return 32ULL * channels; /* float */
     }
+    return format < sizeof bits && bits[format] ? bits[format] : 128;
+}
+
+/* Bytes of so many elements. */
+static uint64_t elements_size(uint64_t elements, unsigned format, unsigned channels) {
+    uint64_t bits = times(elements, element_bits(format, channels));
+    return bits == UINT64_MAX ? bits : bits / 8 + (bits % 8 != 0);
 }
 
 #define LAYERED 0x01
@@ -43,8 +63,8 @@ static uint64_t array_size(const struct array3d_shape *shape, unsigned levels) {
     size_t depth = shape->depth ? shape->depth : 1;
     int layers = shape->flags & (LAYERED | CUBEMAP);
     for (unsigned level = 0; level < levels && level < 64; level++) {
-        uint64_t bytes = times(times(times(width, height), depth),
-                               element(shape->format, shape->channels));
+        uint64_t bytes = elements_size(times(times(width, height), depth), shape->format,
+                                       shape->channels);
         if (__builtin_add_overflow(sum, bytes, &sum))
             return UINT64_MAX;
         if (width == 1 && height == 1 && (layers || depth == 1))
@@ -58,8 +78,8 @@ static uint64_t array_size(const struct array3d_shape *shape, unsigned levels) {
 }
 
 static uint64_t flat_size(const struct array_shape *flat) {
-    return flat ? times(times(flat->width, flat->height ? flat->height : 1),
-                        element(flat->format, flat->channels))
+    return flat ? elements_size(times(flat->width, flat->height ? flat->height : 1),
+                                flat->format, flat->channels)
                 : 0;
 }
 
@@ -119,14 +139,9 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t
     if (code)
         return code;
     code = real(at, pitch, width, height, element_size);
-    if (!code && *pitch > row) {
-        uint64_t more = times(*pitch - row, height);
-        code = region_charge(more);
-        if (!code)
-            entry->size += more;
-        else if (DRIVER(cuMemFree_v2))
-            DRIVER(cuMemFree_v2)(*at);
-    }
+    if (!code && (code = ledger_enlarge(entry, times(*pitch, height))) &&
+        DRIVER(cuMemFree_v2))
+        DRIVER(cuMemFree_v2)(*at);
     return ledger_settle(entry, code, code ? 0 : *at);
 }
 
@@ -168,17 +183,14 @@ ALLOCATES_ASYNC(cuMemAllocFromPoolAsync_ptsz, pool, cuStreamIsCapturing_ptsz,
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct pool_properties *properties) {
     REAL(cuMemPoolCreate);
     CUresult code = real(pool, properties);
-    if (!code && ON_HOST(properties->location.type))
+    if (!code && ON_HOST(properties->location.type) && properties->type != MANAGED)
         pool_ignore(*pool);
     return code;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     REAL(cuMemPoolDestroy);
-    CUresult code = real(pool);
-    if (!code)
-        pool_destroyed(pool);
-    return code;
+    return pool_destroy(pool, real);
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
@@ -187,6 +199,20 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     pool_reconcile(pool);
     return code;
 }
+
+/* Whoever waits for what was freed may see it given back by the pool. */
+#define WAITS(name, parameters, arguments)                                               \
+    CUresult name parameters {                                                           \
+        REAL(name);                                                                      \
+        CUresult code = real arguments;                                                  \
+        pools_synchronized();                                                            \
+        return code;                                                                     \
+    }
+WAITS(cuStreamSynchronize, (CUstream stream), (stream))
+WAITS(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
+WAITS(cuEventSynchronize, (CUevent event), (event))
+WAITS(cuCtxSynchronize, (void), ())
+WAITS(cuCtxSynchronize_v2, (CUcontext context), (context))
 
 /* Memory of a handle is in use until the handle is released and nothing maps it. */
 CUresult cuMemCreate(CUhandle *handle, size_t size,
@@ -203,6 +229,22 @@ CUresult cuMemCreate(CUhandle *handle, size_t size,
     return ledger_settle(entry, code, code ? 0 : *handle);
 }
 
+/* Memory that is exported and imported again is counted for either handle, because neither
+   tells whose it is, and each keeps it. */
+CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *shared, int type) {
+    REAL(cuMemImportFromShareableHandle);
+    struct entry *entry = ledger_prepare(HANDLE);
+    if (!entry)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    entry->imported = 1;
+    CUresult code = real(handle, shared, type);
+    if (code || ledger_retain(*handle))
+        ledger_drop(entry, CUDA_SUCCESS);
+    else
+        ledger_enter(entry, *handle);
+    return code;
+}
+
 CUresult cuMemRelease(CUhandle handle) {
     REAL(cuMemRelease);
     struct entry *entry = ledger_take_handle(handle);
@@ -214,15 +256,14 @@ CUresult cuMemRelease(CUhandle handle) {
 
 CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address) {
     REAL(cuMemRetainAllocationHandle);
-    struct entry *entry = ledger_prepare(HANDLE);
+    struct entry *entry = ledger_second_handle(KEY(address));
     if (!entry)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUhandle memory = ledger_handle_at(KEY(address));
     CUresult code = real(handle, address);
-    if (!code && memory && !ledger_retain(*handle))
-        ledger_refer(entry, *handle, memory);
-    else
+    if (code || ledger_retain(*handle))
         ledger_drop(entry, CUDA_SUCCESS);
+    else
+        ledger_enter(entry, *handle);
     return code;
 }
 
@@ -232,7 +273,9 @@ CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUhandle handle,
     struct entry *entry = ledger_prepare(MAPPING);
     if (!entry)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult code = real(at, size, offset, handle, flags);
+    CUresult code = ledger_map_imported(handle, offset + size);
+    if (!code)
+        code = real(at, size, offset, handle, flags);
     entry->length = size;
     if (code)
         ledger_drop(entry, CUDA_SUCCESS);
@@ -273,6 +316,69 @@ ADDS_NODE(cuGraphAddNode_v2,
           (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
            size_t count, struct node_parameters *node_is),
           (node, graph, after, edges, count, node_is))
+ADDS_NODE(cuGraphAddNode_v3,
+          (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
+           size_t count, struct node_parameters *node_is),
+          (node, graph, after, edges, count, node_is))
+
+/* What a context keeps for kernels beyond what it has at first, which is counted with it. */
+static uint64_t kept_for_kernels(int limit, uint64_t value) {
+    CUdevice device;
+    int processors = 0, threads = 0;
+    if (limit != STACK_SIZE)
+        return value;
+    /* A stack for each thread that the card can have at once. */
+    if (!DRIVER(cuCtxGetDevice) || DRIVER(cuCtxGetDevice)(&device) ||
+        !DRIVER(cuDeviceGetAttribute) ||
+        DRIVER(cuDeviceGetAttribute)(&processors, MULTIPROCESSORS, device) ||
+        DRIVER(cuDeviceGetAttribute)(&threads, THREADS_EACH, device))
+        return 0;
+    return times(value, times((uint64_t)processors, (uint64_t)threads));
+}
+
+CUresult cuCtxSetLimit(int limit, size_t value) {
+    REAL(cuCtxSetLimit);
+    CUcontext context = NULL;
+    size_t before = 0;
+    if (limit > MALLOC_HEAP_SIZE || !DRIVER(cuCtxGetCurrent) || !DRIVER(cuCtxGetLimit) ||
+        DRIVER(cuCtxGetCurrent)(&context) || DRIVER(cuCtxGetLimit)(&before, limit))
+        return real(limit, value);
+    struct entry *entry = ledger_take(LIMIT, KEY(context) + (CUhandle)limit);
+    if (!entry) {
+        if (!(entry = ledger_prepare(LIMIT)))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        entry->length = kept_for_kernels(limit, before);
+        entry->context = context;
+    }
+    uint64_t wanted = kept_for_kernels(limit, value), had = entry->size;
+    wanted = wanted > entry->length ? wanted - entry->length : 0;
+    CUresult code = ledger_enlarge(entry, wanted);
+    if (!code)
+        code = real(limit, value);
+    ledger_shrink(entry, code ? had : wanted);
+    ledger_enter(entry, KEY(context) + (CUhandle)limit);
+    return code;
+}
+
+/* The memory of a context is counted with the first one of a process, and stays counted
+   until the process ends. */
+#define MAKES_CONTEXT(name, parameters, arguments)                                       \
+    CUresult name parameters {                                                           \
+        REAL(name);                                                                      \
+        CUresult code = region_charge(0);                                                \
+        return code ? code : real arguments;                                             \
+    }
+MAKES_CONTEXT(cuCtxCreate, (CUcontext *context, unsigned flags, CUdevice device),
+              (context, flags, device))
+MAKES_CONTEXT(cuCtxCreate_v2, (CUcontext *context, unsigned flags, CUdevice device),
+              (context, flags, device))
+MAKES_CONTEXT(cuCtxCreate_v3,
+              (CUcontext *context, void *affinity, int count, unsigned flags,
+               CUdevice device),
+              (context, affinity, count, flags, device))
+MAKES_CONTEXT(cuCtxCreate_v4,
+              (CUcontext *context, void *parameters, unsigned flags, CUdevice device),
+              (context, parameters, flags, device))
 
 /* What a context allocated ends with it. */
 #define ENDS_CONTEXT(name)                                                               \
@@ -284,46 +390,57 @@ ADDS_NODE(cuGraphAddNode_v2,
 ENDS_CONTEXT(cuCtxDestroy)
 ENDS_CONTEXT(cuCtxDestroy_v2)
 
+/* A context that is attached to more than once is there still. */
+CUresult cuCtxDetach(CUcontext context) {
+    REAL(cuCtxDetach);
+    unsigned version;
+    CUresult code = real(context);
+    if (!code && DRIVER(cuCtxGetApiVersion) && DRIVER(cuCtxGetApiVersion)(context, &version))
+        ledger_drop(ledger_take_context(context), CUDA_SUCCESS);
+    return code;
+}
+
 #define DEVICES 64
 static CUcontext primary[DEVICES];
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     REAL(cuDevicePrimaryCtxRetain);
-    CUresult code = real(context, device);
-    if (!code && device >= 0 && device < DEVICES)
+    CUresult code = region_charge(0);
+    if (!code && !(code = real(context, device)) && device >= 0 && device < DEVICES)
         __atomic_store_n(&primary[device], *context, __ATOMIC_RELAXED);
     return code;
 }
 
-/* The primary context ends when nobody retains it any more. Its pools may end with it, so
-   the driver is not asked about them again; what is allocated of them stays counted. */
-static void let_go(CUdevice device) {
-    unsigned flags;
-    int active = 1;
-    if (device < 0 || device >= DEVICES || !DRIVER(cuDevicePrimaryCtxGetState) ||
-        DRIVER(cuDevicePrimaryCtxGetState)(device, &flags, &active) || active)
+/* Its pools may end with a primary context, so the driver is not asked about them again;
+   what is allocated of them stays counted. */
+static void primary_ended(CUdevice device) {
+    if (device < 0 || device >= DEVICES)
         return;
     CUcontext context = __atomic_load_n(&primary[device], __ATOMIC_RELAXED);
     ledger_drop(ledger_take_context(context), CUDA_SUCCESS);
     pools_destroyed();
 }
 
-#define LETS_PRIMARY_GO(name)                                                            \
+/* Released, it ends when nobody retains it any more; reset, at once. */
+static int is_active(CUdevice device) {
+    unsigned flags;
+    int active = 1;
+    return !DRIVER(cuDevicePrimaryCtxGetState) ||
+           DRIVER(cuDevicePrimaryCtxGetState)(device, &flags, &active) || active;
+}
+
+#define ENDS_PRIMARY(name, ended)                                                        \
     CUresult name(CUdevice device) {                                                     \
         REAL(name);                                                                      \
         CUresult code = real(device);                                                    \
-        if (!code)                                                                       \
-            let_go(device);                                                              \
+        if (!code && (ended))                                                            \
+            primary_ended(device);                                                       \
         return code;                                                                     \
     }
-LETS_PRIMARY_GO(cuDevicePrimaryCtxRelease)
-LETS_PRIMARY_GO(cuDevicePrimaryCtxRelease_v2)
-LETS_PRIMARY_GO(cuDevicePrimaryCtxReset)
-LETS_PRIMARY_GO(cuDevicePrimaryCtxReset_v2)
-
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
+ENDS_PRIMARY(cuDevicePrimaryCtxRelease, !is_active(device))
+ENDS_PRIMARY(cuDevicePrimaryCtxRelease_v2, !is_active(device))
+ENDS_PRIMARY(cuDevicePrimaryCtxReset, 1)
+ENDS_PRIMARY(cuDevicePrimaryCtxReset_v2, 1)
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     REAL(cuMemGetInfo_v2);

@@ -4,23 +4,28 @@
 
 #include "driver.h"
 
-enum kind { ADDRESS, ARRAY, MIPMAP, HANDLE, MAPPING };
+enum kind { ADDRESS, ARRAY, MIPMAP, HANDLE, MAPPING, LIMIT };
 
 struct pool;
 struct entry {
     enum kind kind;
     CUhandle key;
     uint64_t size;      /* bytes that are counted for it; 0 of what has no own memory */
-    uint64_t length;    /* of a mapping */
+    uint64_t length;    /* of a mapping; of a limit, what a context has at first */
     CUcontext context;  /* it ends with this one; NULL if it ends with none */
     struct pool *pool;  /* or its memory is counted with this pool */
     struct entry *memory; /* of a mapping or a second handle: whose memory it is */
+    int imported;       /* its size is what was mapped of it */
     unsigned handles, uses; /* how often it must be released; what keeps its memory */
     struct entry *next;
 };
 
-/* Count `size` bytes and prepare an entry. Returns a CUresult. */
+/* Count what the driver takes for `size` bytes, and prepare an entry. Returns a CUresult. */
 CUresult ledger_reserve(enum kind kind, uint64_t size, struct entry **entry);
+/* Count more, where `size` bytes are needed for it and fewer were counted. */
+CUresult ledger_enlarge(struct entry *entry, uint64_t size);
+/* Count no more than these bytes for it. */
+void ledger_shrink(struct entry *entry, uint64_t size);
 
 /* The same for memory of a pool: what the pool keeps of earlier allocations is used, and
    else the most by which it may grow is counted. On success no other thread allocates
@@ -45,18 +50,27 @@ struct entry *ledger_take_context(CUcontext context);
    driver did not free them. Returns `code`. */
 CUresult ledger_drop(struct entry *entries, CUresult code);
 
-/* Enter a mapping or a second handle, which keeps the memory of a handle. */
+/* Enter a prepared entry. */
+void ledger_enter(struct entry *entry, CUhandle key);
+/* Enter a mapping, which keeps the memory of a handle. */
 void ledger_refer(struct entry *entry, CUhandle key, CUhandle memory);
-/* The handle of the memory that is mapped at an address; 0 if it is not known. */
-CUhandle ledger_handle_at(CUdeviceptr address);
+/* Prepare an entry for one more handle of the memory that is mapped at an address. NULL if
+   there is no memory for it. */
+struct entry *ledger_second_handle(CUdeviceptr address);
+/* Count memory that another process made, or this one again, once it is mapped up to
+   `end`: its size is not told. Memory of its own is not counted again. */
+CUresult ledger_map_imported(CUhandle handle, uint64_t end);
 /* Note one more reference to a handle. Returns 0 if it is not known. */
 int ledger_retain(CUhandle key);
 
 /* Memory of this pool is not on the card, and is not counted. */
 void pool_ignore(CUmemoryPool pool);
-/* The driver is not asked about a pool again. It keeps only what is allocated of it. */
-void pool_destroyed(CUmemoryPool pool);
+/* Destroy a pool, of which no other thread asks the driver meanwhile. It keeps only what is
+   allocated of it. */
+CUresult pool_destroy(CUmemoryPool pool, CUresult destroy(CUmemoryPool));
 void pools_destroyed(void);
+/* A stream, event or context was waited for: pools may have given back what was freed. */
+void pools_synchronized(void);
 /* Count what a pool really reserves now. */
 void pool_reconcile(CUmemoryPool pool);
 

@@ -1,17 +1,19 @@
-/* The file has two lines, its form and the share of the container's one card in MiB:
+/* The file has two lines, its form and the share of the container's one card in MiB, with
+   the MiB that are counted for the context of each process:
 
-     vcuda-limits 1
-     card GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7 5120
+     vcuda-limits 2
+     card GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7 5120 256
 
-   Anything else is an error, because a limit that is misread is worse than none. A share
-   of 0 MiB belongs to a container that has cores alone. */
+   Form 1 has no number for contexts. Anything else is an error, because a limit that is
+   misread is worse than none. */
 #include "limits.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-#define START "vcuda-limits 1\ncard "
+#define FORM_1 "vcuda-limits 1\ncard "
+#define FORM_2 "vcuda-limits 2\ncard "
 #define MOST_MIB (1ULL << 40)
 
 /* Not strtoull, which a C library from 2.38 on gives a new symbol version. */
@@ -34,19 +36,27 @@ const char *limits_read(struct limits *limits) {
     if (length < 0)
         return "it cannot be read";
     text[length] = 0;
-    if (strncmp(text, START, sizeof START - 1))
-        return "it does not begin with \"vcuda-limits 1\" and a card";
-    char *uuid = text + sizeof START - 1, *end = strchr(uuid, '\n');
+    int form = !strncmp(text, FORM_1, sizeof FORM_1 - 1)   ? 1
+               : !strncmp(text, FORM_2, sizeof FORM_2 - 1) ? 2
+                                                           : 0;
+    if (!form)
+        return "it does not begin with \"vcuda-limits\", 1 or 2, and a card";
+    char *uuid = text + sizeof FORM_1 - 1, *end = strchr(uuid, '\n');
     if (!end || end != text + length - 1)
         return "it does not end with the line of its first card";
     *end = 0;
-    char *amount = strchr(uuid, ' ');
-    uint64_t mib;
+    char *amount = strchr(uuid, ' '), *context = NULL;
+    if (form == 2 && amount && (context = strchr(amount + 1, ' ')))
+        *context++ = 0;
+    uint64_t mib, context_mib = 0;
     if (!amount || amount == uuid || (size_t)(amount - uuid) >= sizeof limits->uuid ||
-        !number(amount + 1, &mib))
-        return "its second line is not \"card UUID MIB\"";
+        !number(amount + 1, &mib) ||
+        (form == 2 && (!context || !number(context, &context_mib))))
+        return form == 1 ? "its second line is not \"card UUID MIB\""
+                         : "its second line is not \"card UUID MIB MIB\"";
     *amount = 0;
     strcpy(limits->uuid, uuid);
     limits->bytes = mib << 20;
+    limits->context_bytes = context_mib << 20;
     return NULL;
 }

@@ -11,6 +11,7 @@
 
 struct limits {
     uint64_t bytes;
+    uint64_t context_bytes; /* counted for each process that uses the card */
     char uuid[96]; /* of the card; the container has no other */
 };
 

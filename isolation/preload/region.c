@@ -2,8 +2,9 @@
 
    Each process has a slot in it, and holds a file lock on the slot's number as long as it
    lives: the kernel drops it when the process ends or executes another program, in any
-   PID namespace. A lock on one more number guards the content. Nothing in the file points
-   anywhere or is waited for, so that damaged content can neither hang nor crash anybody. */
+   PID namespace. A lock on one more number guards the content; it is waited for, but not
+   for ever. Nothing in the file points anywhere, so that neither damaged content nor a
+   process that keeps the lock can hang or crash anybody. */
 #define _GNU_SOURCE
 #include "region.h"
 
@@ -17,6 +18,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ledger.h"
@@ -25,16 +27,19 @@
 #ifndef F_OFD_SETLK /* in headers from glibc 2.20 on */
 #define F_OFD_GETLK 36
 #define F_OFD_SETLK 37
-#define F_OFD_SETLKW 38
 #endif
 
-#define MAGIC 0x32616475632d7661ULL
+#define MAGIC 0x33616475632d7661ULL
 #define SLOTS 1024
 #define WHOLE SLOTS /* the number of the lock that guards the content */
+#ifndef VCUDA_WAIT_MS /* how long that lock is waited for; a test takes less */
+#define VCUDA_WAIT_MS 10000
+#endif
 
 struct slot {
     uint64_t used;       /* bytes; 0 of a slot that may be taken */
     uint64_t pid, start; /* start: ticks since boot, because pids are used again */
+    uint64_t namespace;  /* in which the pid is one; 0 if unknown */
 };
 
 struct region {
@@ -45,7 +50,8 @@ struct region {
 
 static struct {
     pthread_mutex_t lock;
-    int reported, follows_forks, has_limits;
+    int reported, follows_forks, has_limits, has_context;
+    int blocked;   /* the lock was not had in time; it is not waited for again until it is */
     int cancelled; /* whether the thread inside may be cancelled elsewhere */
     int file;      /* -1 until it is opened */
     dev_t device;
@@ -54,6 +60,7 @@ static struct {
     struct region *region;
     struct slot *slot; /* NULL until the first charge */
     struct slot mine;  /* what that slot has to say */
+    uint64_t owed;     /* bytes given back while the region could not be entered */
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER, .file = -1};
 
 /* Say once what is wrong; with no lock held, because nobody may read stderr, and without
@@ -81,10 +88,7 @@ static int status(int file, struct stat *out) {
 /* Locks of the open file, not of the process: those would end with any close of it. */
 static int lock_number(int how, short type, off_t first, off_t many, int *taken) {
     struct flock lock = {.l_type = type, .l_start = first, .l_len = many};
-    int code;
-    do
-        code = fcntl(self.file, how, &lock);
-    while (code && how == F_OFD_SETLKW && errno == EINTR);
+    int code = fcntl(self.file, how, &lock);
     if (taken)
         *taken = code || lock.l_type != F_UNLCK;
     return code;
@@ -94,6 +98,26 @@ static int others_hold(off_t first, off_t many) {
     int taken;
     lock_number(F_OFD_GETLK, F_WRLCK, first, many, &taken);
     return taken;
+}
+
+/* Take the lock of the content. Whoever may read the file can keep it, and a process may be
+   stopped while it has it. Pauses grow, because each try of hundreds costs the others. */
+static const char *lock_content(void) {
+    for (long waited = 0, pause = 20; ; waited += pause, pause *= pause < 16000 ? 2 : 1) {
+        if (!lock_number(F_OFD_SETLK, F_WRLCK, WHOLE, 1, NULL)) {
+            self.blocked = 0;
+            return NULL;
+        }
+        if (errno == EINVAL)
+            return "the kernel has no locks of open files, which Linux has from 3.15 on";
+        if (errno != EAGAIN && errno != EACCES)
+            return strerror(errno);
+        if (self.blocked || waited >= VCUDA_WAIT_MS * 1000L)
+            break;
+        nanosleep(&(struct timespec){0, pause * 1000}, NULL);
+    }
+    self.blocked = 1;
+    return "another process keeps it locked";
 }
 
 /* Read the start of a process from its /proc/PID/stat (see proc(5)), and whether it is
@@ -134,14 +158,35 @@ static int is_ending(const struct slot *slot) {
     return look(pid, &found) && found.start == slot->start;
 }
 
-/* Free the slots of processes that have ended, and sum up the others anew. */
-static void reap(void) {
+/* A child that was made by a bare clone, without our fork handler, keeps the open file of
+   its parent, and with it the lock. So of our own PID namespace the kernel is asked. */
+static int is_gone(const struct slot *slot) {
+    char pid[24];
+    struct slot found = {0};
+    if (!slot->namespace || slot->namespace != self.mine.namespace)
+        return 0;
+    if (kill((pid_t)slot->pid, 0))
+        return errno == ESRCH;
+    snprintf(pid, sizeof pid, "%llu", (unsigned long long)slot->pid);
+    look(pid, &found);
+    return found.start && slot->start && found.start != slot->start;
+}
+
+static int holds_memory(size_t number, const struct slot *slot, int ask_kernel) {
+    if (others_hold((off_t)number, 1))
+        return !ask_kernel || !is_gone(slot);
+    return is_ending(slot);
+}
+
+/* Free the slots of processes that have ended, and sum up the others anew. The kernel is
+   asked of each process only where memory is short: it takes long for hundreds. */
+static void reap(int ask_kernel) {
     uint64_t total = 0;
     for (size_t i = 0; i < SLOTS; i++) {
         struct slot *slot = &self.region->slot[i];
         if (slot == self.slot)
             *slot = self.mine;
-        else if (slot->used && !others_hold((off_t)i, 1) && !is_ending(slot))
+        else if (slot->used && !holds_memory(i, slot, ask_kernel))
             slot->used = 0;
         if (__builtin_add_overflow(total, slot->used, &total))
             total = UINT64_MAX;
@@ -173,11 +218,8 @@ static void child(void) {
     pthread_mutex_init(&self.lock, NULL);
     detach();
     memset(&self.mine, 0, sizeof self.mine);
+    self.owed = self.has_context = 0;
     ledger_forget();
-}
-
-__attribute__((constructor)) static void follow_forks(void) {
-    self.follows_forks = !pthread_atfork(NULL, NULL, child);
 }
 
 static const char *open_region(struct stat *found) {
@@ -230,10 +272,9 @@ static const char *attach(void) {
     }
     if (wrong)
         return wrong;
-    if (lock_number(F_OFD_SETLKW, F_WRLCK, WHOLE, 1, NULL))
-        return errno == EINVAL
-                   ? "the kernel has no locks of open files, which Linux has from 3.15 on"
-                   : strerror(errno);
+    wrong = lock_content();
+    if (wrong)
+        return wrong;
     if (self.region && found.st_size < (off_t)sizeof *self.region)
         wrong = "it was cut off";
     else if (!self.region)
@@ -241,6 +282,60 @@ static const char *attach(void) {
     if (!wrong && self.region->magic != MAGIC)
         wrong = "it is damaged, or of another version";
     return wrong;
+}
+
+static uint64_t pid_namespace(void) {
+    char text[64]; /* "pid:[4026531836]" */
+    uint64_t number = 0;
+    ssize_t length = readlink("/proc/self/ns/pid", text, sizeof text);
+    for (ssize_t i = 0; i < length; i++)
+        if (text[i] >= '0' && text[i] <= '9')
+            number = number * 10 + (uint64_t)(text[i] - '0');
+    return number;
+}
+
+/* Give this process a slot, and see that it says what is true. Returns 0 if all are taken. */
+static int claim(void) {
+    struct region *region = self.region;
+    if (self.slot && region->total >= self.mine.used)
+        return 1;
+    reap(0);
+    if (self.slot)
+        return 1;
+    size_t i = 0;
+    while (i < SLOTS && (region->slot[i].used ||
+                         lock_number(F_OFD_SETLK, F_WRLCK, (off_t)i, 1, NULL)))
+        i++;
+    if (i == SLOTS)
+        return 0;
+    self.slot = &region->slot[i];
+    look("self", &self.mine);
+    self.mine.pid = (uint64_t)getpid();
+    self.mine.namespace = pid_namespace();
+    reap(0);
+    return 1;
+}
+
+/* Note what this process holds now. A process may be killed between any two lines. */
+static void note(uint64_t used) {
+    uint64_t total = self.region->total - self.mine.used + used;
+    int more = used > self.mine.used;
+    if (more)
+        __atomic_store_n(&self.region->total, total, __ATOMIC_RELEASE);
+    vcuda_point("counted");
+    __atomic_store_n(&self.slot->used, used, __ATOMIC_RELEASE);
+    vcuda_point("noted");
+    if (!more)
+        __atomic_store_n(&self.region->total, total, __ATOMIC_RELEASE);
+    self.mine.used = used;
+}
+
+/* What was freed while another process kept the lock, or no descriptor was to be had. */
+static void pay_owed(void) {
+    if (!__atomic_load_n(&self.owed, __ATOMIC_RELAXED) || !claim())
+        return;
+    uint64_t owed = __atomic_exchange_n(&self.owed, 0, __ATOMIC_RELAXED);
+    note(self.mine.used > owed ? self.mine.used - owed : 0);
 }
 
 static void leave(void) {
@@ -262,49 +357,18 @@ static CUresult enter(void) {
     if (!wrong) {
         self.has_limits = 1;
         file = VCUDA_REGION;
+        /* Here and not in a constructor: those of other libraries may come first. */
+        if (!self.follows_forks)
+            self.follows_forks = !pthread_atfork(NULL, NULL, child);
         wrong = self.follows_forks ? attach() : "no memory";
     }
     if (!wrong) {
         vcuda_point("locked");
+        pay_owed();
         return CUDA_SUCCESS;
     }
     leave();
     return broken(file, wrong);
-}
-
-/* Give this process a slot, and see that it says what is true. Returns 0 if all are taken. */
-static int claim(void) {
-    struct region *region = self.region;
-    if (self.slot && region->total >= self.mine.used)
-        return 1;
-    reap();
-    if (self.slot)
-        return 1;
-    size_t i = 0;
-    while (i < SLOTS && (region->slot[i].used ||
-                         lock_number(F_OFD_SETLK, F_WRLCK, (off_t)i, 1, NULL)))
-        i++;
-    if (i == SLOTS)
-        return 0;
-    self.slot = &region->slot[i];
-    look("self", &self.mine);
-    self.mine.pid = (uint64_t)getpid();
-    reap();
-    return 1;
-}
-
-/* Note what this process holds now. A process may be killed between any two lines. */
-static void note(uint64_t used) {
-    uint64_t total = self.region->total - self.mine.used + used;
-    int more = used > self.mine.used;
-    if (more)
-        __atomic_store_n(&self.region->total, total, __ATOMIC_RELEASE);
-    vcuda_point("counted");
-    __atomic_store_n(&self.slot->used, used, __ATOMIC_RELEASE);
-    vcuda_point("noted");
-    if (!more)
-        __atomic_store_n(&self.region->total, total, __ATOMIC_RELEASE);
-    self.mine.used = used;
 }
 
 static int fits(uint64_t bytes) {
@@ -312,17 +376,23 @@ static int fits(uint64_t bytes) {
     return total <= limit && bytes <= limit - total;
 }
 
+/* A process that uses the card has a context there, whose memory no call tells. */
 static CUresult charge(uint64_t bytes, int held) {
     CUresult code = enter();
     if (code)
         return code;
     int claimed = claim();
+    uint64_t context = self.has_context ? 0 : self.limits.context_bytes;
+    if (__builtin_add_overflow(bytes, context, &bytes))
+        bytes = UINT64_MAX;
     if (claimed && !fits(bytes))
-        reap();
+        reap(1);
     if (claimed && !fits(bytes))
         code = CUDA_ERROR_OUT_OF_MEMORY;
-    if (claimed && (!code || held))
+    if (claimed && (!code || held)) {
         note(self.mine.used + bytes);
+        self.has_context = 1;
+    }
     leave();
     return claimed ? code : broken(VCUDA_REGION, "too many processes use the card");
 }
@@ -335,21 +405,17 @@ CUresult region_add(uint64_t bytes) {
     return charge(bytes, 1);
 }
 
-CUresult region_uncharge(uint64_t bytes) {
-    CUresult code = enter();
-    if (code)
-        return code;
-    if (claim())
-        note(self.mine.used > bytes ? self.mine.used - bytes : 0);
-    leave();
-    return code;
+void region_uncharge(uint64_t bytes) {
+    __atomic_add_fetch(&self.owed, bytes, __ATOMIC_RELAXED);
+    if (!enter())
+        leave();
 }
 
 CUresult region_share(struct share *share) {
     CUresult code = enter();
     if (code)
         return code;
-    reap();
+    reap(0);
     uint64_t total = self.region->total, limit = self.limits.bytes;
     *share = (struct share){limit, total < limit ? limit - total : 0, self.limits.uuid};
     leave();

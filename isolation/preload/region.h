@@ -21,14 +21,15 @@ void vcuda_point(const char *name);
 /* Each returns CUDA_ERROR_OPERATING_SYSTEM if the limits or the region cannot be used,
    the first time with a line on stderr. A later call tries again. */
 
-/* Count bytes for this process. OUT_OF_MEMORY if they do not fit, also without what
-   processes held that have ended. */
+/* Count bytes for this process, and its context with the first ones, which may be 0.
+   OUT_OF_MEMORY if they do not fit, also without what processes held that have ended. */
 CUresult region_charge(uint64_t bytes);
 
 /* Count bytes that are held already. OUT_OF_MEMORY if the sum is above the limit now. */
 CUresult region_add(uint64_t bytes);
 
-CUresult region_uncharge(uint64_t bytes);
+/* Give bytes back: later, if the region cannot be used now. */
+void region_uncharge(uint64_t bytes);
 
 struct share {
     uint64_t limit, left; /* in bytes; what of it no process of the container holds */

@@ -11,7 +11,7 @@ from exporter.telemetry.nvml import NvmlTelemetry
 from gpushare.cards.nvml_cards import NvmlCards
 from tests.gpu import checklist
 from tests.gpu.checklist import Card, Missing, Step, page
-from tests.isolation.build import DRIVER, compile_program, needs_compiler
+from tests.isolation.build import build_driver, needs_compiler
 
 pytestmark = pytest.mark.unit
 NO_CARD = Card(NvmlTelemetry(NvmlCards()))
@@ -41,21 +41,6 @@ def test_a_step_that_fails_is_on_the_page_and_others_go_on() -> None:
     assert text.endswith("### Good\nWhat was looked for.\n\n- 5 MiB\n")
 
 
-CONTEXT = """\
-int cuInit(unsigned flags) { return flags; }
-int cuDeviceGet(int *card, int number) { *card = number; return 0; }
-int cuCtxCreate_v2(void **context, unsigned flags, int card) {
-    *context = 0;
-    return (int)flags + card;
-}
-int cuMemsetD8_v2(unsigned long long at, unsigned char value, unsigned long size) {
-    return !at || value > 100 || !size;
-}
-int cuCtxSynchronize(void) { return 0; }
-"""
-"""What the stand-in for the driver lacks of what the programs call."""
-
-
 class StandIn:
     """A card whose programs run over the stand-in for the driver."""
 
@@ -72,10 +57,7 @@ def test_the_preload_library_ends_programs_at_their_share(
 ) -> None:
     """As on a card, but for the driver."""
     needs_compiler()
-    (tmp_path / "context.c").write_text(CONTEXT)
-    more = str(tmp_path / "context.c")
-    shared = ("-shared", "-fPIC", f"-Wl,-Bsymbolic,-soname,{DRIVER}")
-    compile_program(tmp_path / DRIVER, "standin.c", *shared, more)
+    build_driver(tmp_path)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     told = list(checklist.preload(cast("Card", StandIn())))

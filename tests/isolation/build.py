@@ -5,12 +5,26 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.isolation.headers import (
+    DriverFunction,
+    driver_functions,
+    driver_source,
+    include_folder,
+)
 from tests.machine import needs
 
 HERE = Path(__file__).parent
 PRELOAD = Path(__file__).parents[2] / "isolation" / "preload"
 LIBRARY = "libvcuda.so.1"
 DRIVER = "libcuda.so.1"
+
+FUTURE = (
+    DriverFunction("cuMemAlloc_v3", "cuMemAlloc", 99000, per_thread=False),
+    DriverFunction(
+        "cuStreamSynchronize_v2", "cuStreamSynchronize", 99000, per_thread=False
+    ),
+)
+"""Functions of the stand-in that a driver may have in years to come."""
 
 
 def needs_compiler() -> None:
@@ -34,10 +48,11 @@ def places_in(folder: Path) -> list[str]:
 
 def build_driver(folder: Path) -> None:
     """Compile the stand-in: a card of 16 GiB, shared by the processes of one folder."""
-    shared = ("-shared", "-fPIC", "-fvisibility=hidden")
+    others = folder / "others.c"
+    others.write_text(driver_source([*driver_functions(), *FUTURE]))
     # The driver's calls of its own functions are not seen by the library.
-    name = f"-Wl,-Bsymbolic,-soname,{DRIVER}"
-    compile_program(folder / DRIVER, "standin.c", *shared, name)
+    words = ("-shared", "-fPIC", "-fno-ipa-icf", f"-Wl,-Bsymbolic,-soname,{DRIVER}")
+    compile_program(folder / DRIVER, "standin.c", str(others), *words)
 
 
 def build_hog(folder: Path) -> None:
@@ -48,5 +63,6 @@ def build_hog(folder: Path) -> None:
 def compile_program(target: Path, source: str, *words: str) -> None:
     """Compile one source of this folder."""
     own = ["gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    told = [*own, f"-I{PRELOAD}", "-o", str(target), str(HERE / source), *words, "-ldl"]
+    own += [f"-I{PRELOAD}", f"-I{include_folder()}", "-o", str(target)]
+    told = [*own, str(HERE / source), *words, "-ldl"]
     subprocess.run(told, cwd=target.parent, check=True)

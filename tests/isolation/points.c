@@ -1,4 +1,4 @@
-/* Lets a test kill the process at a point of the library that it names. */
+/* Lets a test kill or stop the process at a point of the library that it names. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,5 +8,5 @@
 void vcuda_point(const char *name) {
     const char *wanted = getenv("VCUDA_POINT");
     if (wanted && !strcmp(wanted, name))
-        raise(SIGKILL);
+        raise(getenv("VCUDA_STOP") ? SIGSTOP : SIGKILL);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@
 #else
 #define AT(name) NULL
 #endif
-#define ROW(result, name, base, since, per_thread, parameters)                           \
+#define ROW(result, name, base, since, per_thread, unknown, parameters)                  \
     {#name, #base, since, per_thread, AT(name)},
 static const struct { const char *name, *base; int since, per_thread; void *at; } table[] =
     {CUDA_HOOKS(ROW)};
@@ -62,7 +63,7 @@ static void *get(const char *name) {
 static struct { CUhandle key; uint64_t size; } held[100000];
 static int count;
 static CUmemoryPool pool;
-static CUdeviceptr mapped = 0x100000000000ULL;
+static CUdeviceptr mapped = 1ULL << 44;
 
 static CUresult allocate(const char *name, uint64_t size, CUhandle *key) {
     struct array_shape flat = {1 << 16, size >> 18, 0x20, 1};
@@ -85,6 +86,12 @@ static CUresult allocate(const char *name, uint64_t size, CUhandle *key) {
         return GET(cuMemAllocFromPoolAsync_ptsz)(key, size, pool, NULL);
     if (IS(cuMemCreate)) return GET(cuMemCreate)(key, size, &on_device, 0);
     if (IS(host)) return GET(cuMemCreate)(key, size, &on_host, 0);
+    /* So many pixels of some format. */
+    if (!strncmp(name, "format-", 7)) {
+        flat.width = 1024, flat.height = size >> 10, flat.channels = 4;
+        flat.format = (unsigned)strtoul(name + 7, NULL, 16);
+        return GET(cuArrayCreate_v2)((CUarray *)key, &flat);
+    }
     if (IS(cuArrayCreate_v2)) return GET(cuArrayCreate_v2)((CUarray *)key, &flat);
     if (IS(cuArray3DCreate_v2)) return GET(cuArray3DCreate_v2)((CUarray *)key, &deep);
     if (IS(cuMipmappedArrayCreate))
@@ -97,8 +104,9 @@ static CUresult allocate(const char *name, uint64_t size, CUhandle *key) {
     if (IS(kernel)) node.type = 0;
     if (IS(cuGraphAddNode) || IS(kernel))
         return GET(cuGraphAddNode)((CUgraphNode *)key, NULL, NULL, 0, &node);
-    if (IS(cuGraphAddNode_v2))
-        return GET(cuGraphAddNode_v2)((CUgraphNode *)key, NULL, NULL, NULL, 0, &node);
+    if (IS(cuGraphAddNode_v2) || IS(cuGraphAddNode_v3))
+        return ((type_cuGraphAddNode_v2 *)get(name))((CUgraphNode *)key, NULL, NULL, NULL, 0,
+                                                     &node);
     exit(3);
 }
 
@@ -113,8 +121,18 @@ static CUresult release(const char *name, int i) {
     /* One after another, as one range. */
     CUdeviceptr at = mapped + ((CUdeviceptr)i << 32);
     if (IS(cuMemMap)) return GET(cuMemMap)(at, 1ULL << 32, 0, key, 0);
+    if (IS(exactly)) return GET(cuMemMap)(at, held[i].size, 0, key, 0);
     if (IS(cuMemRetainAllocationHandle))
-        return GET(cuMemRetainAllocationHandle)(&key, (void *)at);
+        return GET(cuMemRetainAllocationHandle)(&held[i].key, (void *)at);
+    /* As a program does that gives memory to itself. */
+    if (IS(reimport)) {
+        CUhandle shared;
+        CUresult (*export)(void *, CUhandle, int, unsigned long long) =
+            OTHER("cuMemExportToShareableHandle");
+        return export(&shared, key, 0, 0) ||
+               GET(cuMemImportFromShareableHandle)(&held[i].key, &shared, 0) ||
+               GET(cuMemRelease)(key);
+    }
     exit(3);
 }
 
@@ -123,7 +141,7 @@ static void *churn(void *rounds) {
     CUdeviceptr own[8] = {0};
     for (long i = 0; i < (long)rounds; i++) {
         CUdeviceptr *at = &own[rand_r(&seed) % 8];
-        uint64_t size = (1 + rand_r(&seed) % 100) << 20;
+        uint64_t size = 1 + rand_r(&seed) % (100 << rand_r(&seed) % 21);
         if (*at) {
             rand_r(&seed) % 2 ? GET(cuMemFree_v2)(*at) : GET(cuMemFreeAsync)(*at, NULL);
             *at = 0;
@@ -259,6 +277,44 @@ static void shut(void) {
     printf("shut %d\n", open("other", O_RDWR | O_CREAT | O_TRUNC, 0600));
 }
 
+static void *pools(void *rounds) {
+    struct pool_properties properties = {1, 0, {1, 0}};
+    for (long i = 0; i < (long)rounds; i++) {
+        CUmemoryPool own;
+        CUdeviceptr at;
+        if (GET(cuMemPoolCreate)(&own, &properties))
+            exit(4);
+        if (!GET(cuMemAllocFromPoolAsync)(&at, 1 << 20, own, NULL))
+            GET(cuMemFreeAsync)(at, NULL);
+        GET(cuMemPoolDestroy)(own);
+    }
+    return NULL;
+}
+
+/* Pools that come and go while other memory is asked for that does not fit. */
+static void destroyed_pools(long rounds) {
+    pthread_t thread[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, pools, (void *)rounds);
+    for (long i = 0; i < rounds; i++) {
+        CUdeviceptr at;
+        if (!GET(cuMemAlloc_v2)(&at, 2ULL << 30))
+            exit(4);
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+    printf("pools done\n");
+}
+
+/* A child that was not made by fork, so that nobody closes its parent's files. */
+static void bare_clone(void) {
+    long made = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (!made)
+        for (;;)
+            pause();
+    printf("%ld\n", made);
+}
+
 static void info(void) {
     size_t free = 0, total = 0, device = 0;
     CUresult code = GET(cuMemGetInfo_v2)(&free, &total);
@@ -273,12 +329,15 @@ int main(int argc, char **argv) {
     int deep = !strcmp(door, "deepbind") ? RTLD_DEEPBIND : 0;
     library = dlopen("libcuda.so.1", RTLD_NOW | deep | (global ? RTLD_GLOBAL : RTLD_LOCAL));
     CUcontext context = &context;
+    if (!library)
+        printf("no driver\n");
     for (int i = 2; i < argc; i++) {
         const char *name = argv[i];
         CUhandle key = 0;
         if (IS(fill) || IS(alloc)) {
-            const char *what = argv[++i], *mib = argv[++i];
-            uint64_t size = strtoull(mib, NULL, 10) << 20;
+            const char *what = argv[++i];
+            char *unit; /* MiB, or B */
+            uint64_t size = strtoull(argv[++i], &unit, 10) << (*unit == 'B' ? 0 : 20);
             int before = count, single = IS(alloc);
             CUresult code;
             while (!(code = allocate(what, size, &key))) {
@@ -293,7 +352,9 @@ int main(int argc, char **argv) {
             CUresult code = 0;
             for (int j = 0; j < count && !code; j++)
                 code = release(what, j);
-            int stays = !strcmp(what, "cuMemMap") || !strncmp(what, "cuMemRet", 8) || code;
+            int stays = !strcmp(what, "cuMemMap") || !strcmp(what, "exactly") ||
+                        !strncmp(what, "cuMemRet", 8) ||
+                        !strcmp(what, "reimport") || code;
             /* Handles stay known after their release, for their mappings. */
             printf("%s %d %d\n", what, count, code);
             if (!stays && strcmp(what, "cuMemRelease"))
@@ -303,8 +364,30 @@ int main(int argc, char **argv) {
             count = 0;
         } else if (IS(forget)) {
             count = 0;
-        } else if (IS(pool)) {
-            struct pool_properties properties = {1, 0, {atoi(argv[++i]), 0}};
+        } else if (IS(base)) {
+            mapped = (strtoull(argv[++i], NULL, 10) + 1) << 44;
+        } else if (IS(limit)) {
+            int limit = atoi(argv[++i]);
+            size_t value = strtoull(argv[++i], NULL, 10);
+            printf("limit %d\n", GET(cuCtxSetLimit)(limit, value));
+        } else if (IS(cuStreamSynchronize) || IS(cuStreamSynchronize_ptsz) ||
+                   IS(cuEventSynchronize) || IS(cuCtxSynchronize_v2)) {
+            printf("%s %d\n", name, ((type_cuStreamSynchronize *)get(name))(NULL));
+        } else if (IS(cuCtxSynchronize)) {
+            printf("%s %d\n", name, GET(cuCtxSynchronize)());
+        } else if (IS(cuCtxCreate_v2)) {
+            printf("%s %d\n", name, GET(cuCtxCreate_v2)(&context, 0, 0));
+        } else if (IS(detach)) {
+            printf("detach %d\n", GET(cuCtxDetach)(context));
+            count = 0;
+        } else if (IS(hostpool)) {
+            struct location at = {2, 0};
+            CUresult (*get_pool)(CUmemoryPool *, struct location *, int) =
+                OTHER("cuMemGetDefaultMemPool");
+            printf("hostpool %d\n", get_pool(&pool, &at, 1));
+        } else if (IS(pool) || IS(managed)) {
+            int type = IS(pool) ? 1 : MANAGED;
+            struct pool_properties properties = {type, 0, {atoi(argv[++i]), 0}};
             printf("pool %d\n", GET(cuMemPoolCreate)(&pool, &properties));
         } else if (IS(trim)) {
             printf("trim %d\n", GET(cuMemPoolTrimTo)(pool, 0));
@@ -342,6 +425,20 @@ int main(int argc, char **argv) {
             odd();
         } else if (IS(shut)) {
             shut();
+        } else if (IS(unshut)) {
+            close(3);
+        } else if (IS(clone)) {
+            bare_clone();
+        } else if (IS(pools)) {
+            destroyed_pools(atol(argv[++i]));
+        } else if (IS(many)) {
+            int made = 0, most = atoi(argv[++i]);
+            struct pool_properties properties = {1, 0, {1, 0}};
+            while (made < most && !GET(cuMemPoolCreate)(&pool, &properties) &&
+                   !allocate("cuMemAllocFromPoolAsync", 1 << 20, &key) &&
+                   !GET(cuMemFreeAsync)(key, NULL) && !GET(cuMemPoolTrimTo)(pool, 0))
+                made++;
+            printf("many %d\n", made);
         } else if (IS(complain)) {
             fprintf(stderr, "written to where stderr was\n");
         } else if (IS(reload)) {

@@ -1,16 +1,21 @@
-/* libcuda.so.1 without a driver: a card of 16 GiB that the processes of one folder share.
-   It remembers what each of them holds and the most that all held at once, in the file
-   "card"; where that cannot be written, each process has a card alone. Pools take 32 MiB
-   at a time and keep it until they are trimmed. */
+/* libcuda.so.1 without a driver, made from NVIDIA's header: a card of 16 GiB that the
+   processes of one folder share. It remembers what each of them holds and the most that
+   all held at once, in the file "card"; where that cannot be written, each process has a
+   card alone. What it holds is what a driver takes, which is more than it is asked for.
+   Pools take 32 MiB at a time, and keep it until they are trimmed or waited for. The
+   functions that do nothing, and cuGetProcAddress, are in a file that headers.py writes. */
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "driver.h"
+typedef unsigned long long CUhandle;
 
 #define CARD (16ULL << 30)
 #define CHUNK (32ULL << 20)
@@ -20,13 +25,22 @@
 struct holder { int64_t pid; uint64_t used; };
 struct card { uint64_t peak, size; struct holder holder[PROCESSES]; };
 struct piece { int kind, references; CUhandle key; uint64_t size; void *owner; };
-struct own_pool { int on_device; uint64_t live, reserved; };
+struct own_pool {
+    CUmemAllocationType type;
+    CUmemLocation at;
+    uint64_t live, reserved;
+    int destroyed;
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct card *card;
 static struct holder *mine;
 static struct piece *pieces[MOST];
-static struct own_pool the_pool = {.on_device = 1};
+static struct own_pool the_pool = {CU_MEM_ALLOCATION_TYPE_PINNED,
+                                   {.type = CU_MEM_LOCATION_TYPE_DEVICE}, 0, 0, 0};
+static struct own_pool host_pool = {CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    {.type = CU_MEM_LOCATION_TYPE_HOST}, 0, 0, 0};
+static size_t limits[3] = {1024, 1 << 20, 8 << 20}; /* by CUlimit */
 static CUhandle next_key = 0x7f0000000000ULL;
 static char failing[64];
 static int capturing, retained;
@@ -39,14 +53,29 @@ __attribute__((constructor)) static void follow_forks(void) {
     pthread_atfork(enter, leave, leave);
 }
 
-OURS void standin_fail(const char *name) { strncpy(failing, name, sizeof failing - 1); }
-OURS void standin_capture(int on) { capturing = on; }
+void standin_fail(const char *name) { strncpy(failing, name, sizeof failing - 1); }
+void standin_capture(int on) { capturing = on; }
 
 static int fails(const char *name) {
     int found = *name && !strcmp(failing, name);
     if (found)
         failing[0] = 0;
     return found;
+}
+
+static int is_on_card(const struct own_pool *pool) {
+    return pool->type == CU_MEM_ALLOCATION_TYPE_MANAGED ||
+           pool->at.type == CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
+/* Measured on an RTX 3090: 0.75 MiB take 1, 1 MiB and a byte 2, 2 MiB and a byte 4. */
+static uint64_t taken(uint64_t size) {
+    const uint64_t block = 2 << 20;
+    if (size > UINT64_MAX - block)
+        return UINT64_MAX;
+    return size > block / 2 ? (size + block - 1) / block * block
+           : size           ? block / (block / size)
+                            : 0;
 }
 
 static void take_part(void) {
@@ -77,6 +106,8 @@ static void take_part(void) {
 /* Take from the card; all processes race here as they do in a driver. */
 static int hold(uint64_t size) {
     take_part();
+    if (size > CARD)
+        return 0;
     __atomic_add_fetch(&mine->used, size, __ATOMIC_SEQ_CST);
     uint64_t sum = 0, peak = __atomic_load_n(&card->peak, __ATOMIC_SEQ_CST);
     for (int i = 0; i < PROCESSES; i++) {
@@ -115,6 +146,7 @@ static struct piece **place(int kind, CUhandle key) {
 static CUresult take(const char *name, int kind, uint64_t size, void *owner,
                      CUhandle *key) {
     CUresult code = CUDA_ERROR_OUT_OF_MEMORY;
+    size = owner ? size : taken(size);
     pthread_mutex_lock(&lock);
     if (fails(name)) {
         code = 999;
@@ -137,7 +169,7 @@ static CUresult pool_take(const char *name, struct own_pool *pool, uint64_t size
     CUresult code = 0;
     pthread_mutex_lock(&lock);
     uint64_t wanted = (pool->live + size + CHUNK - 1) / CHUNK * CHUNK;
-    if (pool->on_device && wanted > pool->reserved) {
+    if (is_on_card(pool) && wanted > pool->reserved) {
         if (hold(wanted - pool->reserved))
             pool->reserved = wanted;
         else
@@ -163,22 +195,21 @@ static CUresult give(const char *name, int kind, CUhandle key) {
     } else if (at) {
         struct piece *piece = *at;
         code = CUDA_SUCCESS;
-        if (--piece->references == 0) {
-            *at = NULL;
+        while (piece && --piece->references == 0) {
+            struct piece *imported = kind == 1 ? piece->owner : NULL;
+            if ((at = place(kind, piece->key)))
+                *at = NULL;
             if (kind == 0 && piece->owner)
                 ((struct own_pool *)piece->owner)->live -= piece->size;
             else
                 let_go(piece->size);
             free(piece);
+            piece = imported;
         }
     }
     pthread_mutex_unlock(&lock);
     return code;
 }
-
-#define OLDEST(name) CUresult name(void) { return 1; }
-OLDEST(cuMemAlloc) OLDEST(cuMemAllocPitch) OLDEST(cuArrayCreate) OLDEST(cuArray3DCreate)
-OLDEST(cuMemGetInfo) OLDEST(cuDeviceTotalMem)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t size) {
     return take(__func__, 0, size, NULL, at);
@@ -199,7 +230,7 @@ ASYNC(cuMemAllocAsync)
 ASYNC(cuMemAllocAsync_ptsz)
 #define FROM_POOL(name)                                                                  \
     CUresult name(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream) {    \
-        return stream ? 1 : pool_take(__func__, pool, size, at);                         \
+        return stream ? 1 : pool_take(__func__, (struct own_pool *)pool, size, at);      \
     }
 FROM_POOL(cuMemAllocFromPoolAsync)
 FROM_POOL(cuMemAllocFromPoolAsync_ptsz)
@@ -209,16 +240,20 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream s) {
     return s ? 1 : give(__func__, 0, at);
 }
 
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct pool_properties *properties) {
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     struct own_pool *made = calloc(1, sizeof *made);
-    made->on_device = !ON_HOST(properties->location.type);
-    *pool = made;
+    made->type = properties->allocType;
+    made->at = properties->location;
+    *pool = (CUmemoryPool)made;
     return 0;
 }
-CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
-    struct own_pool *pool = handle;
-    if (fails(__func__))
-        return 999;
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *at,
+                                CUmemAllocationType type) {
+    (void)type;
+    *pool = (CUmemoryPool)(at->type == CU_MEM_LOCATION_TYPE_DEVICE ? &the_pool : &host_pool);
+    return 0;
+}
+static CUresult trim(struct own_pool *pool, size_t keep) {
     pthread_mutex_lock(&lock);
     uint64_t wanted = pool->live > keep ? pool->live : keep;
     wanted = (wanted + CHUNK - 1) / CHUNK * CHUNK;
@@ -229,27 +264,69 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
     pthread_mutex_unlock(&lock);
     return 0;
 }
-CUresult cuMemPoolDestroy(CUmemoryPool pool) { return cuMemPoolTrimTo(pool, 0); }
-OURS CUresult cuMemPoolGetAttribute(CUmemoryPool handle, int attribute, void *value) {
-    struct own_pool *pool = handle;
-    if (attribute != POOL_RESERVED_NOW)
-        return 1;
+/* As a driver, which crashes with a pool that is not there any more. */
+static struct own_pool *alive(CUmemoryPool handle) {
+    struct own_pool *pool = (struct own_pool *)handle;
+    if (pool->destroyed)
+        abort();
+    return pool;
+}
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    return fails(__func__) ? 999 : trim(alive(pool), keep);
+}
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    ((struct own_pool *)pool)->destroyed = 1;
+    return trim((struct own_pool *)pool, 0);
+}
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
+                               void *value) {
+    struct own_pool *pool = alive(handle);
     pthread_mutex_lock(&lock);
-    memcpy(value, &pool->reserved, sizeof pool->reserved);
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = pool->reserved; break;
+    case CU_MEMPOOL_ATTR_ALLOCATION_TYPE: *(int *)value = (int)pool->type; break;
+    case CU_MEMPOOL_ATTR_LOCATION_TYPE: *(int *)value = (int)pool->at.type; break;
+    default: abort();
+    }
     pthread_mutex_unlock(&lock);
     return 0;
 }
-OURS CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
-    *pool = &the_pool;
-    return device;
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
+    *pool = (CUmemoryPool)&the_pool;
+    return (CUresult)device;
 }
 
-CUresult cuMemCreate(CUhandle *handle, size_t size, const struct create_properties *p,
+/* The release threshold of each pool is 0, as it is at first. */
+static CUresult waited(void) { return trim(&the_pool, 0); }
+CUresult cuStreamSynchronize(CUstream stream) { return stream ? 1 : waited(); }
+CUresult cuStreamSynchronize_ptsz(CUstream stream) { return stream ? 1 : waited(); }
+CUresult cuEventSynchronize(CUevent event) { return event ? 1 : waited(); }
+CUresult cuCtxSynchronize(void) { return waited(); }
+CUresult cuCtxSynchronize_v2(CUcontext context) { return context ? 1 : waited(); }
+
+CUresult cuMemCreate(CUhandle *handle, size_t size, const CUmemAllocationProp *p,
                      unsigned long long flags) {
-    int on_device = !ON_HOST(p->location.type);
+    int on_device = p->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     return flags ? 1 : take(__func__, 1, on_device ? size : 0, NULL, handle);
 }
 CUresult cuMemRelease(CUhandle handle) { return give(__func__, 1, handle); }
+
+/* What is imported is a handle of its own, which keeps the memory. */
+CUresult cuMemExportToShareableHandle(void *shared, CUhandle handle,
+                                      CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
+    *(CUhandle *)shared = handle;
+    return type || flags ? 1 : 0;
+}
+CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *shared,
+                                        CUmemAllocationHandleType type) {
+    pthread_mutex_lock(&lock);
+    struct piece **memory = place(1, *(CUhandle *)shared);
+    if (memory)
+        (*memory)->references++;
+    pthread_mutex_unlock(&lock);
+    return memory ? take(__func__, 1, type, *memory, handle) : 1;
+}
 
 /* A mapping is a piece of its own, whose owner is the memory that it keeps. */
 CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUhandle handle,
@@ -303,20 +380,33 @@ CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address) {
     return code;
 }
 
-CUresult cuArrayCreate_v2(CUarray *array, const struct array_shape *s) {
-    size_t height = s->height ? s->height : 1;
-    return take(__func__, 3, s->width * height * s->channels * 4, NULL, (CUhandle *)array);
+/* The formats that tests use. */
+static uint64_t array_bits(CUarray_format format, unsigned channels) {
+    switch (format) {
+    case CU_AD_FORMAT_FLOAT: return 32 * channels;
+    case CU_AD_FORMAT_UNORM_INT8X4: return 32;
+    case CU_AD_FORMAT_NV12: return 12;
+    case CU_AD_FORMAT_BC1_UNORM: return 4;
+    case CU_AD_FORMAT_BC7_UNORM: return 8;
+    default: abort();
+    }
 }
-CUresult cuArray3DCreate_v2(CUarray *array, const struct array3d_shape *s) {
-    return take(__func__, 3, s->width * s->height * s->depth * s->channels * 4, NULL,
+CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *s) {
+    uint64_t pixels = s->Width * (s->Height ? s->Height : 1);
+    uint64_t bits = array_bits(s->Format, s->NumChannels);
+    return take(__func__, 3, pixels * bits / 8, NULL, (CUhandle *)array);
+}
+CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *s) {
+    uint64_t bits = array_bits(s->Format, s->NumChannels);
+    return take(__func__, 3, s->Width * s->Height * s->Depth * bits / 8, NULL,
                 (CUhandle *)array);
 }
 CUresult cuArrayDestroy(CUarray array) { return give(__func__, 3, (CUhandle)array); }
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const struct array3d_shape *s,
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *s,
                                 unsigned levels) {
     uint64_t size = 0;
     for (unsigned level = 0; level < levels; level++)
-        size += (s->width >> level) * (s->height >> level) * s->channels * 4;
+        size += (s->Width >> level) * (s->Height >> level) * s->NumChannels * 4;
     return take(__func__, 4, size, NULL, (CUhandle *)array);
 }
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
@@ -324,22 +414,26 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
 }
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode *n, CUgraph g, const CUgraphNode *a, size_t c,
-                                void *p) {
+                                CUDA_MEM_ALLOC_NODE_PARAMS *p) {
     return !n || !p || g || a || c;
 }
 CUresult cuGraphAddNode(CUgraphNode *n, CUgraph g, const CUgraphNode *a, size_t c,
-                        struct node_parameters *p) {
+                        CUgraphNodeParams *p) {
     return !n || !p || g || a || c;
 }
-CUresult cuGraphAddNode_v2(CUgraphNode *n, CUgraph g, const CUgraphNode *a, const void *e,
-                           size_t c, struct node_parameters *p) {
+CUresult cuGraphAddNode_v2(CUgraphNode *n, CUgraph g, const CUgraphNode *a,
+                           const CUgraphEdgeData *e, size_t c, CUgraphNodeParams *p) {
     return !n || !p || g || a || e || c;
 }
-OURS CUresult cuStreamIsCapturing(CUstream stream, int *status) {
+CUresult cuGraphAddNode_v3(CUgraphNode *n, CUgraph g, const CUgraphNode *a,
+                           const CUgraphEdgeData *e, size_t c, CUgraphNodeParams *p) {
+    return cuGraphAddNode_v2(n, g, a, e, c, p);
+}
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
     *status = capturing;
     return stream != NULL;
 }
-OURS CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status) {
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status) {
     return cuStreamIsCapturing(stream, status);
 }
 
@@ -362,25 +456,58 @@ CUresult cuCtxDestroy(CUcontext context) { return context ? end_of_context() : 1
 CUresult cuCtxDestroy_v2(CUcontext context) {
     return context && !fails(__func__) ? end_of_context() : 1;
 }
-OURS CUresult cuCtxSetCurrent(CUcontext context) { current = context; return 0; }
-OURS CUresult cuCtxGetCurrent(CUcontext *context) { *context = current; return 0; }
-OURS CUresult cuCtxGetDevice(CUdevice *device) { *device = 0; return 0; }
+static CUcontext detached;
+CUresult cuCtxDetach(CUcontext context) {
+    detached = context;
+    return end_of_context();
+}
+CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
+    *version = 3020;
+    return context == detached ? CUDA_ERROR_INVALID_CONTEXT : 0;
+}
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    static int own;
+    *context = current = (CUcontext)&own;
+    return flags ? 1 : (CUresult)device;
+}
+CUresult cuCtxGetLimit(size_t *value, CUlimit limit) { *value = limits[limit]; return 0; }
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    uint64_t each = limit == CU_LIMIT_STACK_SIZE ? 20 * 2048 : 1;
+    if (limit > CU_LIMIT_MALLOC_HEAP_SIZE)
+        return 0;
+    pthread_mutex_lock(&lock);
+    int fits = value <= limits[limit] || hold((value - limits[limit]) * each);
+    if (value < limits[limit])
+        let_go((limits[limit] - value) * each);
+    if (fits)
+        limits[limit] = value;
+    pthread_mutex_unlock(&lock);
+    return fits ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult cuDeviceGet(CUdevice *device, int number) { *device = number; return 0; }
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+    *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? 20 : 2048;
+    return (CUresult)device;
+}
+CUresult cuCtxSetCurrent(CUcontext context) { current = context; return 0; }
+CUresult cuCtxGetCurrent(CUcontext *context) { *context = current; return 0; }
+CUresult cuCtxGetDevice(CUdevice *device) { *device = 0; return 0; }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     static int primary;
     retained++;
-    *context = &primary;
-    return device;
+    *context = (CUcontext)&primary;
+    return (CUresult)device;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    return --retained == 0 ? end_of_context() : device;
+    return --retained ? (CUresult)device : end_of_context();
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice d) { return cuDevicePrimaryCtxRelease_v2(d); }
+/* Whoever retains it may go on to use it, and has to let it go still. */
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    retained = 0;
     return device ? 1 : end_of_context();
 }
 CUresult cuDevicePrimaryCtxReset(CUdevice d) { return cuDevicePrimaryCtxReset_v2(d); }
-OURS CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
     *flags = 0;
     *active = retained > 0;
     return device;
@@ -395,24 +522,3 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     return 0;
 }
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) { *bytes = CARD; return device; }
-
-#define ROW(result, name, base, since, per_thread, parameters)                           \
-    {#name, #base, since, per_thread, (void *)name},
-static const struct { const char *name, *base; int since, per_thread; void *at; } table[] =
-    {CUDA_HOOKS(ROW)};
-
-/* As the driver: the newest one that this version of CUDA knows, for this kind of stream. */
-CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version,
-                             unsigned long long flags, void *status) {
-    (void)status;
-    *function = NULL;
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (!strcmp(table[i].base, symbol) && table[i].since <= version &&
-            (!table[i].per_thread || flags & PER_THREAD_STREAM))
-            *function = table[i].at;
-    return *function ? 0 : 500;
-}
-CUresult cuGetProcAddress(const char *symbol, void **function, int version,
-                          unsigned long long flags) {
-    return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
-}

@@ -33,8 +33,9 @@ FILL = ("fill", "cuMemAlloc_v2", "128")
 FULL = f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"
 HALF_FULL = f"cuMemAlloc_v2 4 {OUT_OF_MEMORY}"
 REFUSED = f"cuMemAlloc_v2 0 {OPERATING_SYSTEM}"
-MAGIC_BYTES, TOTAL_BYTES, SLOT_BYTES, SLOTS = 8, 8, 24, 1024
-"""How the region lies in its file: magic, total, and slots of used, pid and start."""
+MAGIC_BYTES, TOTAL_BYTES, SLOT_BYTES, SLOTS = 8, 8, 32, 1024
+"""How the region lies in its file: magic, total, and slots of used, pid, start and
+namespace."""
 
 
 def test_processes_that_race_share_one_share(container: Container) -> None:
