@@ -95,8 +95,10 @@ class OveruseMonitor:
     def _act(self, overuse: Overuse, owner_pod: OwnerPod) -> None:
         if not overuse.reported:
             self._report(overuse, owner_pod)
-        if self._overuses[overuse.use.key].evicted or overuse.use.allotted is None:
-            # Pods without a request are mostly daemons of the node.
+        allotted = overuse.use.allotted
+        if self._overuses[overuse.use.key].evicted or not (allotted and allotted.units):
+            # Pods without a request are mostly daemons of the node. One of cores alone
+            # was told of no limit.
             return
         if self._mode != "evict" or owner_pod.terminating or owner_pod.static:
             # The first is ending already; kubelet would start a static pod again.

@@ -3,7 +3,8 @@
 What was allocated comes from placements only; what is used comes from processes only.
 
 Overuse is memory above the container's share. Cores are not limited, because idle cores
-may be used by others. A pod that has a card to itself has no share to exceed.
+may be used by others. A pod that has a card to itself has no share to exceed. One CUDA
+context is allowed beside a share: many processes, each with its own, fill a card.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,10 +41,11 @@ class ContainerUse:
     measured. ``memory_mib`` in MiB, the rest in percent of the whole card; None is
     unknown. ``exclusive``: its pod has the card to itself by its request (whole cards).
     ``last_busy`` is when it was last seen at work, at the earliest when it was first
-    seen at all; seconds since 1970. ``contexts_mib`` is the part of its memory that
-    counts as CUDA contexts, which are no part of a share. ``beside_mib`` is what other
-    containers use of the same part of the card, their contexts left out: several may
-    use one ResourceClaim. All names are empty for processes outside Kubernetes.
+    seen at all; seconds since 1970. ``context_mib`` is the part of its memory that
+    counts as the CUDA context that is allowed beside its share. ``beside_mib`` is what
+    other containers use of the same part of the card, such a context of each left out:
+    several may use one ResourceClaim. All names are empty for processes outside
+    Kubernetes.
     """
 
     card: CardUUID
@@ -60,7 +62,7 @@ class ContainerUse:
     decoder: float | None = None
     last_busy: float | None = None
     placed: bool = True
-    contexts_mib: float = 0.0
+    context_mib: float = 0.0
     beside_mib: float | None = 0.0
 
     @property
@@ -281,22 +283,23 @@ class _CardAccount:
                     (self._measured_only and consumer.allotted is None)
                     or (owner_pod and owner_pod.unplaced)
                 ),
-                contexts_mib=sum(
-                    min(process.memory_mib or 0.0, context_mib)
-                    for process in (consumer.processes if owner_pod else ())
-                ),
+                context_mib=_context(consumer, context_mib) if owner_pod else 0.0,
                 beside_mib=self._beside(consumer, context_mib),
             )
 
     def _beside(self, consumer: _Consumer, context_mib: float) -> float | None:
         """Add up what others use of parts that a container holds too."""
-        return _sum(
-            None if known is None else max(0.0, known - context_mib)
+        others = [
+            other
             for other in self._consumers.values()
             if other is not consumer and other.parts and other.parts <= consumer.parts
-            for process in other.processes
-            for known in (process.memory_mib,)
+        ]
+        used = _sum(
+            process.memory_mib for other in others for process in other.processes
         )
+        if used is None:
+            return None
+        return used - sum(_context(other, context_mib) for other in others)
 
     def card_use(self, context_mib: float | None) -> CardUse:
         """Return the card's sums."""
@@ -370,6 +373,12 @@ class _CardAccount:
         round_ = self._snapshot.rounds.get(_GROUP_OF[name])
         says = round_.cards.get(self._card) if round_ else None
         return None if says is None else says.values.get(name)
+
+
+def _context(consumer: _Consumer, context_mib: float) -> float:
+    """Return what of a container's memory counts as its one context."""
+    known = [process.memory_mib or 0.0 for process in consumer.processes]
+    return min(max(known, default=0.0), context_mib)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -471,28 +480,25 @@ class OveruseTally:
 def allotted_mib(use: ContainerUse) -> float | None:
     """Return a container's share of the card's memory (MiB); None if it has none.
 
-    It is 0 for a container that asked for no part of the card, and None if the
+    It is 0 for a container that asked for no memory of the card, and None if the
     process's container is not known.
     """
     if not use.container or not use.placed or use.exclusive:
         return None
-    if use.allotted is None:
-        return 0.0
-    # It asked for cores only, so it has no memory limit.
-    return use.allotted.units * float(UNIT_MIB) or None
+    return 0.0 if use.allotted is None else use.allotted.units * float(UNIT_MIB)
 
 
 def is_over(use: ContainerUse) -> bool | None:
     """Return whether a container uses more memory than its share; None for unknown.
 
-    The CUDA contexts of its processes do not count.
+    The CUDA context of one of its processes does not count.
     """
     share = allotted_mib(use)
     if share is None or use.memory_mib is None:
         return None
     if use.allotted is None:
         return use.memory_mib > 0
-    own_mib = use.memory_mib - use.contexts_mib
+    own_mib = use.memory_mib - use.context_mib
     if own_mib > share * TOLERANCE:
         return True
     if use.beside_mib is None:
@@ -538,5 +544,8 @@ def overuse_text(overuse: Overuse, card: str) -> str:
     lasted = f"for {overuse.lasted_s:.0f} s"
     if use.beside_mib:
         text += f" MiB, and others of its claim {use.beside_mib:.0f}"
-    beside = f", plus {use.contexts_mib:.0f} MiB allowed for CUDA contexts"
-    return f"{text} MiB of {card} {lasted}; its share is {share:.0f} MiB{beside}"
+    beside = f", plus {use.context_mib:.0f} MiB allowed for one CUDA context"
+    share_text = (
+        f"its share is {share:.0f} MiB" if share else "it asked for cores alone"
+    )
+    return f"{text} MiB of {card} {lasted}; {share_text}{beside}"

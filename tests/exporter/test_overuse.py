@@ -191,8 +191,9 @@ def never_asked() -> Json:
         ("evict", ending(), OVER, ["a"]),
         ("evict", static(), OVER, ["a"]),
         ("evict", never_asked(), 300, ["a"]),
+        ("evict", held("a", 0, 50), 4000, ["a"]),
     ],
-    ids=["off", "obeys", "ends already", "static", "never asked"],
+    ids=["off", "obeys", "ends already", "static", "never asked", "cores alone"],
 )
 def test_who_stays(mode: Mode, body: Json, mib: float, told: list[str]) -> None:
     """kubelet would restart a static pod; one that never asked may be a daemon."""

@@ -277,29 +277,26 @@ def contexts(*rounds: tuple[float, Running], **how: float) -> list[float]:
         usage = account_usage(
             snapshot(round_=round_), owner_pods(held("a")), usage, **how
         )
-        found.append(of(usage, "a").contexts_mib)
+        found.append(of(usage, "a").context_mib)
     return found
 
 
-def test_each_process_has_a_context() -> None:
-    """Of so many MiB at most, and of no more than it holds at all."""
-    assert contexts((0, {1: (3000, 50), 2: (2000, 0), 3: (90, 1)})) == [512 + 512 + 90]
+def test_a_container_has_one_context_beside_its_share() -> None:
+    """Of so many MiB at most, and of no more than a process holds at all."""
+    assert contexts((0, {1: (3000, 50), 2: (2000, 0), 3: (90, 1)})) == [512]
+    assert contexts((0, {1: (80, 50), 2: (90, 1)})) == [90]
     assert contexts((0, {1: (3000, 50)}), context_mib=0) == [0]
 
 
 def test_the_size_of_a_context_is_learnt() -> None:
     """The least of several counts, because others have allocated something."""
     both: Running = {1: ASLEEP, 2: WORKS}
-    assert contexts((0, both), (58, both), (60, both), (62, {2: WORKS})) == [
-        1024,
-        1024,
-        1400,
-        700,
-    ]
+    rounds = ((0, both), (58, both), (60, both), (62, {2: WORKS}))
+    assert contexts(*rounds) == [512, 512, 700, 700]
     running = {1: (900, 0.0), 2: (650, 0.0), 3: WORKS}
-    assert contexts((0, running), (60, running))[-1] == 650 * 3
+    assert contexts((0, running), (60, running))[-1] == 650
     running[4] = (300, 0.0)
-    assert contexts((0, running), (60, running))[-1] == 512 * 3 + 300
+    assert contexts((0, running), (60, running))[-1] == 512
 
 
 @pytest.mark.parametrize(
@@ -311,7 +308,7 @@ def test_nothing_is_learnt_of_a_process_that_allocates(
     first: tuple[float, float], then: tuple[float, float]
 ) -> None:
     rounds = [(0, first), (30, then), (60, first)]
-    assert contexts(*((at, {1: one, 2: WORKS}) for at, one in rounds))[-1] == 1024
+    assert contexts(*((at, {1: one, 2: WORKS}) for at, one in rounds))[-1] == 512
 
 
 SHARE = 8 * 256
@@ -354,15 +351,16 @@ def is_due(after_s: float, *rounds: tuple[Usage, float]) -> bool:
         (one(SHARE), False),
         (one(SHARE * 1.05), False),
         (one(SHARE * 1.06), True),
-        (one(SHARE + 512, contexts_mib=512), False),
-        (one(SHARE * 1.06 + 512, contexts_mib=512), True),
-        (one(99, units=None, contexts_mib=99), True),
+        (one(SHARE + 512, context_mib=512), False),
+        (one(SHARE * 1.06 + 512, context_mib=512), True),
+        (one(99, units=None, context_mib=99), True),
         (one(None), None),
         (one(99, units=None), True),
         (one(0, units=None), False),
         (one(99, units=None, placed=False), None),
         (one(99999, exclusive=True), None),
-        (one(99, units=0, allotted=Amount(50, 0)), None),
+        (one(99, units=0, allotted=Amount(50, 0), context_mib=99), False),
+        (one(4000, units=0, allotted=Amount(50, 0), context_mib=512), True),
         (one(99, units=None, uid="", pod="", namespace="", container=""), None),
         (one(99, units=None, container=""), None),
     ],
@@ -400,11 +398,17 @@ def test_time_in_which_use_was_unknown_does_not_count() -> None:
 
 
 def test_the_words() -> None:
-    over = one(3000.4, contexts_mib=512)
+    over = one(3000.4, context_mib=512)
     [excess] = follow(*(at(after_s, over) for after_s in (0, 10, 14.2))).values()
     assert overuse_text(excess, "card 0 (GPU-1)") == (
         "container main uses 3000 MiB of card 0 (GPU-1) for 14 s; its share is 2048 "
-        "MiB, plus 512 MiB allowed for CUDA contexts"
+        "MiB, plus 512 MiB allowed for one CUDA context"
+    )
+    alone = one(4000, units=0, allotted=Amount(50, 0), context_mib=512)
+    [excess] = follow(at(0, alone)).values()
+    assert overuse_text(excess, "card 0 (GPU-1)") == (
+        "container main uses 4000 MiB of card 0 (GPU-1) for 0 s; it asked for cores "
+        "alone, plus 512 MiB allowed for one CUDA context"
     )
     [excess] = follow(at(0, one(99, units=None))).values()
     assert overuse_text(excess, "card 0 (GPU-1)") == (
