@@ -75,7 +75,8 @@ def test_the_book_of_hosts_forgets_too(monkeypatch: pytest.MonkeyPatch) -> None:
         hosts.hold(PodUID("p"), name, HostAmount(1, 1))
         hosts.set_allocatable(name, None)
         hosts.release(PodUID("p"))
-    assert not hosts._names
+    for table in (hosts._allocatable, hosts._used, hosts._free, hosts._pods):
+        assert table == {}
     assert hosts.changes() is None, "too many to tell"
     assert hosts.changes() == frozenset()
 
