@@ -372,9 +372,8 @@ def test_event_is_found_by_its_pod(seat: Seat) -> None:
     told = {(event["type"], event["reason"], event["message"]) for event in page.items}
     assert told == {("Warning", "Refused", "first"), ("Warning", "Refused", "second")}
     assert [event["source"]["host"] for event in page.items] == ["n", "n"]
-    assert {event["involvedObject"]["name"] for event in page.items} == {
-        pod["metadata"]["name"]
-    }
+    about = {event["involvedObject"]["name"] for event in page.items}
+    assert about == {pod["metadata"]["name"]}
 
 
 def test_requests_default_to_limits(seat: Seat) -> None:
@@ -415,31 +414,23 @@ def test_bound_pod_stays_until_kubelet_lets_go(seat: Seat) -> None:
     assert seen[:2] == ["MODIFIED", "MODIFIED"]
 
 
-def test_unbound_pod_goes_at_once(seat: Seat) -> None:
-    """Where no kubelet has it, nobody need be waited for."""
-    pod = seat.pod("pod")
-    seat.delete(pod)
-    with pytest.raises(NotFound):
-        seat.read(pod)
-
-
-def test_new_pod_is_pending(seat: Seat) -> None:
-    """A pod is made with a uid, a time and a version, and waits."""
+def test_new_pod_is_pending_and_goes_at_once(seat: Seat) -> None:
+    """It has a uid, a time and a version, and waits; no kubelet need let it go."""
     pod = seat.pod("pod")
     assert pod["status"]["phase"] == "Pending"
     assert pod["metadata"]["uid"]
     assert pod["metadata"]["creationTimestamp"].endswith("Z")
     assert int(pod["metadata"]["resourceVersion"]) > 0
+    seat.delete(pod)
+    with pytest.raises(NotFound):
+        seat.read(pod)
 
 
 def test_budgets_are_read(seat: Seat) -> None:
     """PodDisruptionBudgets come in lists as the other kinds do."""
-    metadata = {"name": seat.name("budget"), "namespace": seat.namespace}
-    selector = {"matchLabels": {"app": "web"}}
-    spec = {"minAvailable": 1, "selector": selector}
-    seat.arrange.create(Kind.BUDGETS, {"metadata": metadata, "spec": spec})
+    made = budget(seat, "budget", 0)
     items = seat.cluster.list_page(Kind.BUDGETS, limit=500).items
-    assert [item["spec"] for item in items if seat.is_ours(item)] == [spec]
+    assert [item["spec"] for item in items if seat.is_ours(item)] == [made["spec"]]
 
 
 def test_claims_are_read_and_watched(seat: Seat) -> None:
