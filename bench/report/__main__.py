@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from bench.report.page import (
     PageSection,
     flat,
     goals_table,
+    machine_of,
     not_measured,
 )
 from bench.report.placing import PACKING_GOALS, packing_section, scheduler_section
@@ -42,7 +44,8 @@ PAGE = ROOT / "docs" / "performance.md"
 _HEAD = """# Performance
 
 `make bench-report` writes this page from `bench/results`. Each figure has its limit
-beside it, measured in the same run. Compare ratios between machines, not times.
+beside it, measured in the same run. Compare ratios between machines, not times. Each
+section has its day; the machine is, if it names no other: {machine}.
 """
 
 
@@ -137,9 +140,12 @@ def draw(results: Path, page: Path) -> None:
         if path.name not in known:
             result = json.loads(path.read_text())
             sections.append(PageSection(f"`{path.stem}`", [flat(result)], result))
-    lines = [line for each in sections for line in each.lines(pictures.name)]
+    machines = Counter(machine_of(each.of) for each in sections if each.of is not None)
+    machine = max(machines, key=machines.__getitem__, default="none")
+    lines = [line for each in sections for line in each.lines(pictures.name, machine)]
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n".join([_HEAD, *lines]).rstrip() + "\n")
+    head = _HEAD.format(machine=machine)
+    page.write_text("\n".join([head, *lines]).rstrip() + "\n")
 
 
 def section(part: PagePart, results: Path, pictures: Path) -> PageSection:

@@ -19,8 +19,8 @@ class Table:
     @property
     def lines(self) -> list[str]:
         """Return the lines: the first column aligned left, figures right."""
-        rule = ["---", *["---:"] * (len(self.heads) - 1)]
-        return [_row(self.heads), _row(rule), *(_row(row) for row in self.rows)]
+        rule = f"|---|{'---:|' * (len(self.heads) - 1)}"
+        return [_row(self.heads), rule, *(_row(row) for row in self.rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,11 @@ class PageSection:
     of: BenchResult | None = None
     """The results with day and machine; None if nothing was measured."""
 
-    def lines(self, pictures: str) -> list[str]:
-        """Return the lines; ``pictures`` is their folder, relative to the page."""
+    def lines(self, pictures: str, machine: str) -> list[str]:
+        """Return the lines; ``pictures`` is their folder, relative to the page.
+
+        ``machine`` is what the page's head says of all sections.
+        """
         lines = [f"## {self.title}"]
         for part in self.parts:
             match part:
@@ -64,7 +67,7 @@ class PageSection:
                     lines.append(f"![{part.alt}]({pictures}/{part.name})")
             lines.append("")
         if self.of is not None:
-            lines += [f"<sub>Measured {measured(self.of)}.</sub>", ""]
+            lines += [f"<sub>{measured(self.of, machine)}</sub>", ""]
         return lines
 
 
@@ -91,10 +94,16 @@ def times(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> float | No
     return None if other is None else round(one["p50"] / other["p50"], 3)
 
 
-def measured(result: BenchResult) -> str:
-    """Return day and machine."""
+def measured(result: BenchResult, machine: str) -> str:
+    """Return the day, and the machine where it is another one."""
     day = str(result.get("at", "at an unknown time"))[:10]
-    return f"{day} on {result.get('machine', 'an unknown machine')}"
+    own = machine_of(result)
+    return day if own == machine else f"{day}, {own}"
+
+
+def machine_of(result: BenchResult) -> str:
+    """Return the machine of these results."""
+    return str(result.get("machine", "an unknown machine"))
 
 
 def not_measured(title: str, file: str, by: str) -> PageSection:

@@ -80,7 +80,7 @@ def test_packing_without_frag(tmp_path: Path) -> None:
         del one["policies"]["frag"]
     said = section(drawn(tmp_path, {"packing.json": packing}), "Packing")
     assert "| frag, mean of a decision on the slowest list, ms | - | ≤ 0.50 |" in said
-    assert "| frag, allocated on the list default, percent | - | ≥ 96.17 |" in said
+    assert re.search(r"^\| default \| .* \| ≥ 96.17 \|$", said, re.MULTILINE)
 
 
 def test_an_extender_that_does_nothing_shows_what_any_costs(tmp_path: Path) -> None:
