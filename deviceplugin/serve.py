@@ -19,11 +19,11 @@ from deviceplugin.allocation.isolation import (
     HardLimits,
     IsolationChooser,
     LimitsSource,
+    NodeLibrary,
     StartedLimits,
     TierChecks,
 )
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.prestart import PreStart
 from deviceplugin.allocation.records import AllocationRecords
 from deviceplugin.allocation.reporter import Reporter

@@ -156,7 +156,7 @@ class Watcher:
 
     def _choose_isolation(self) -> None:
         sick = self.health.sick().keys() | self.offer.missing
-        every = self.offer.found
+        every = self.offer.found_cards
         isolation = self.setup.isolation
         isolation.choose_for([card for card in every if card.uuid not in sick])
         self.offer.set_isolation(isolation.tier, isolation.kept_mib)

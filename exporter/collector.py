@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from exporter import catalog as own
+from exporter import catalog
 from exporter.catalog import OwnField
 from exporter.kubelet_check import KubeletRound
 from exporter.owners.owner_pods import OwnerPods
@@ -239,10 +239,10 @@ def _put_cards(page: _Page) -> None:
         if page.on(ALLOTMENT) and not card.integrated:
             _put_allotment(page, card, use, labels)
         if page.on(PROCESSES) and page.snapshot.processes is not None:
-            page.put(own.SM_SOURCE, labels | {"source": use.sm_source}, 1)
+            page.put(catalog.SM_SOURCE, labels | {"source": use.sm_source}, 1)
             unattributed = use.unattributed_mib
             known = None if unattributed is None else unattributed * MIB
-            page.put(own.CARD_UNATTRIBUTED, labels, known)
+            page.put(catalog.CARD_UNATTRIBUTED, labels, known)
 
 
 def _put_field(page: _Page, what: Field) -> None:
@@ -263,15 +263,15 @@ def _put_health(page: _Page, uuid: CardUUID, labels: Labels) -> None:
     answers = _lately(page.snapshot, uuid)
     healthy = not any(sick for _, sick in answers) if answers else None
     word = "" if healthy is None else str(healthy).lower()
-    page.put(own.CARD_INFO, labels | {"healthy": word}, 1)
-    page.put(own.CARD_HEALTHY, labels, healthy)
+    page.put(catalog.CARD_INFO, labels | {"healthy": word}, 1)
+    page.put(catalog.CARD_HEALTHY, labels, healthy)
     # None if it does not report faults, or it is not known yet whether it does.
     if (tally := page.snapshot.xids.get(uuid)) is not None:
         # Those that alerts use begin with 0: Prometheus sees no increase in a series
         # that begins with 1.
         counts = dict.fromkeys((*PROGRAM_XIDS, *CARD_XIDS), 0) | dict(tally.counts)
         for xid, count in sorted(counts.items()):
-            page.put(own.XIDS, labels | {"xid": str(xid)}, count)
+            page.put(catalog.XIDS, labels | {"xid": str(xid)}, count)
 
 
 def _lately(snapshot: TelemetrySnapshot, uuid: CardUUID) -> list[tuple[float, bool]]:
@@ -297,15 +297,15 @@ def _lost_at(snapshot: TelemetrySnapshot, uuid: CardUUID) -> float:
 
 
 def _put_allotment(page: _Page, card: FoundCard, use: CardUse, labels: Labels) -> None:
-    page.put(own.DEV_FB_TOTAL, labels, card.memory_mib)
+    page.put(catalog.DEV_FB_TOTAL, labels, card.memory_mib)
     units = use.allotted_units
     if units is None:
         return
     share = units * UNIT_MIB / card.memory_mib if card.memory_mib else None
-    page.put(own.FB_ALLOCATED, labels, share)
+    page.put(catalog.FB_ALLOCATED, labels, share)
     mode = 1 if use.exclusive else 2
-    page.put(own.ALLOCATE_MODE, labels, mode if units or use.exclusive else 0)
-    page.put(own.CARD_ALLOCATED, labels, units * UNIT_MIB * MIB)
+    page.put(catalog.ALLOCATE_MODE, labels, mode if units or use.exclusive else 0)
+    page.put(catalog.CARD_ALLOCATED, labels, units * UNIT_MIB * MIB)
 
 
 def _put_containers(page: _Page) -> None:
@@ -315,28 +315,28 @@ def _put_containers(page: _Page) -> None:
             continue
         labels = _container_labels(card, use)
         if page.on(PROCESSES):
-            page.put(own.SM_UTIL, labels, use.sm)
-            page.put(own.MEM_COPY, labels, use.memory_copy)
-            page.put(own.ENCODE, labels, use.encoder)
-            page.put(own.DECODE, labels, use.decoder)
-            page.put(own.MEM_USED, labels, use.memory_mib)
-            page.put(own.LAST_BUSY, labels, use.last_busy if use.uid else None)
+            page.put(catalog.SM_UTIL, labels, use.sm)
+            page.put(catalog.MEM_COPY, labels, use.memory_copy)
+            page.put(catalog.ENCODE, labels, use.encoder)
+            page.put(catalog.DECODE, labels, use.decoder)
+            page.put(catalog.MEM_USED, labels, use.memory_mib)
+            page.put(catalog.LAST_BUSY, labels, use.last_busy if use.uid else None)
         if page.on(ALLOTMENT) and use.allotted is not None:
             ratio = use.allotted.cores / CORES_PER_CARD
             # Cores only: no memory limit, because 0 would make any use an overuse.
             limit_mib = use.allotted.units * UNIT_MIB or None
-            page.put(own.MEM_ALLOCATED, labels, limit_mib)
-            page.put(own.CP_ALLOCATED, labels, ratio)
-            page.put(own.CORE_LIMIT, labels, ratio or None)
+            page.put(catalog.MEM_ALLOCATED, labels, limit_mib)
+            page.put(catalog.CP_ALLOCATED, labels, ratio)
+            page.put(catalog.CORE_LIMIT, labels, ratio or None)
         if page.on(PROCESSES) and page.on(ALLOTMENT):
-            page.put(own.OVER_SHARE, labels, is_over(use))
+            page.put(catalog.OVER_SHARE, labels, is_over(use))
             # 0 cores are no limit. A core is a percent of the card.
             if use.allotted is not None and use.allotted.cores and use.sm is not None:
-                page.put(own.CORE_USE, labels, use.sm / use.allotted.cores)
+                page.put(catalog.CORE_USE, labels, use.sm / use.allotted.cores)
 
 
 def _container_labels(card: Labels, use: ContainerUse) -> Labels:
-    """Return a container's labels: its card's, and its own.
+    """Return a container's labels: its card's, and its catalog.
 
     They are empty for processes outside Kubernetes, and so is the mode for a container
     that has no part of the card; Prometheus drops empty labels.
@@ -363,18 +363,20 @@ def _put_placements(page: _Page) -> None:
 
 def _put_disagreements(page: _Page, what: str, pods: Sequence[PodName]) -> None:
     base = page.node_labels(what=what)
-    page.put(own.DISAGREEMENTS, base, len(pods))
+    page.put(catalog.DISAGREEMENTS, base, len(pods))
     for namespace, name in pods:
-        page.put(own.MISPLACED, base | {"NamespaceName": namespace, "PodName": name}, 1)
+        page.put(
+            catalog.MISPLACED, base | {"NamespaceName": namespace, "PodName": name}, 1
+        )
 
 
 def _put_self(page: _Page) -> None:
     node, snapshot = page.node_labels(), page.snapshot
     versions = {"version": page.site.version, "driver": snapshot.driver_version}
-    page.put(own.INFO, node | versions, 1)
-    page.put(own.CONFIG_OK, node, "config" not in page.troubles)
+    page.put(catalog.INFO, node | versions, 1)
+    page.put(catalog.CONFIG_OK, node, "config" not in page.troubles)
     for about in sorted(page.troubles):
-        page.put(own.TROUBLE, node | {"about": about}, 1)
+        page.put(catalog.TROUBLE, node | {"about": about}, 1)
     shown = {what.name for what in snapshot.fields if page.on(what.group)}
     named = {
         uuid: {key: labels[key] for key in ("UUID", "GPU_I_UUID") if key in labels}
@@ -384,10 +386,10 @@ def _put_self(page: _Page) -> None:
         for uuid, says in round_.cards.items():
             labels = node | named.get(uuid, {"UUID": uuid})
             for metric in sorted(says.unsupported & shown):
-                page.put(own.UNSUPPORTED, labels | {"metric": metric}, 1)
+                page.put(catalog.UNSUPPORTED, labels | {"metric": metric}, 1)
     if page.overuse is not None:
-        page.put(own.REPORTS, node, page.overuse.reports)
-        page.put(own.EVICTIONS, node, page.overuse.evictions)
+        page.put(catalog.REPORTS, node, page.overuse.reports)
+        page.put(catalog.EVICTIONS, node, page.overuse.evictions)
 
 
 def _put_rounds(page: _Page) -> None:
@@ -400,11 +402,11 @@ def _put_rounds(page: _Page) -> None:
     for group, took_s, at, succeeded in rounds:
         if page.on(group):
             labels = page.node_labels(group=group)
-            page.put(own.DURATION, labels, took_s)
-            page.put(own.TIMESTAMP, labels, at)
-            page.put(own.SUCCESS, labels, succeeded)
+            page.put(catalog.DURATION, labels, took_s)
+            page.put(catalog.TIMESTAMP, labels, at)
+            page.put(catalog.SUCCESS, labels, succeeded)
     if page.has_pods and page.on(ALLOTMENT):
         labels = page.node_labels(group=ALLOTMENT)
-        page.put(own.SUCCESS, labels, page.pods_told)
+        page.put(catalog.SUCCESS, labels, page.pods_told)
         if page.owner_pods is not None and page.pods_age_s is not None:
-            page.put(own.TIMESTAMP, labels, time.time() - page.pods_age_s)
+            page.put(catalog.TIMESTAMP, labels, time.time() - page.pods_age_s)

@@ -25,14 +25,14 @@ from gpushare.logs import LogOnce
 class KubeletRound:
     """One pass over the pods that have a placement.
 
-    ``asked`` counts the pods that kubelet answered about, also if it knows no such pod.
-    ``misplaced`` are those whose devices are of other cards than their placement.
-    ``failure`` says why nothing is known.
+    ``answered`` counts the pods about which kubelet answered, also that it knows no
+    such pod. ``misplaced`` are those whose devices are of other cards than their
+    placement. ``failure`` says why nothing is known.
     """
 
     at: float
     took_s: float
-    asked: int = 0
+    answered: int = 0
     misplaced: tuple[PodName, ...] = ()
     failure: str = ""
 
@@ -144,7 +144,7 @@ class KubeletCheck:
         if round_ is None and not self._lacking:
             logger.info(_LACKING)
         # A round without an answer does not show that kubelet was upgraded.
-        if round_ and self._lacking and not round_.asked and not round_.failure:
+        if round_ and self._lacking and not round_.answered and not round_.failure:
             round_ = None
         self._lacking, self._latest = round_ is None, round_
         if round_ is None:

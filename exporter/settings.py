@@ -64,7 +64,9 @@ class ExporterSettings(NodeSettings):
         """Read the environment; return the settings and all complaints."""
         env = Reading(environ)
         given = given or CommandLine()
-        from_environment = cls._told(env, environ.get(_BARE_NODE_NAME) or "")
+        from_environment = cls._from_environment(
+            env, environ.get(_BARE_NODE_NAME) or ""
+        )
         settings = replace(
             from_environment,
             flags=given.flags,
@@ -81,7 +83,7 @@ class ExporterSettings(NodeSettings):
         return settings, env.complaints + both
 
     @classmethod
-    def _told(cls, env: Reading, bare_name: str) -> Self:
+    def _from_environment(cls, env: Reading, bare_name: str) -> Self:
         no_agent = env.text("COLLECT_LISTEN") == "off"
         return cls(
             **cls.read_shared(env, bare_name),

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.allocation.cdi import lost_files, sees_host, specified
-from deviceplugin.allocation.isolation import ChoiceFile, IsolationChooser
-from deviceplugin.allocation.preload import (
+from deviceplugin.allocation.isolation import (
+    ChoiceFile,
+    IsolationChooser,
     NodeLibrary,
     limits_text,
     why_no_single_card,

@@ -5,8 +5,10 @@ which a hook of the CDI specification sets before the container starts. It reads
 variables, which this plugin sets. Where one of the parts is missing, containers would
 fail or run without a limit, so all parts are checked first.
 
-Tier ``preload``: a library that is loaded before the container's programs counts what
-they allocate (``preload``).
+Tier ``preload``: a library (``isolation/preload``), which is in the device plugin's
+image, counts what a container's programs allocate. The node gets a copy of it, which
+containers mount beside a file that lets each program load it first. What a container
+may have is in its folder of ``/etc/vcuda``, and what it has is counted in its region.
 
 On a card the hard limits of what was let start never add up to more than its memory.
 They count from the start of their container to the end of its pod. The scheduler counts
@@ -15,22 +17,30 @@ units and does not know of them, so a container may have to wait (``StartedLimit
 
 import logging
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
+from posixpath import basename
+from threading import Event, Lock
 from typing import Literal, Protocol
 
 from deviceplugin.allocation.cdi import specified
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preload import NodeLibrary, why_not_preload
-from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
+from deviceplugin.allocation.records import (
+    AllocationRecord,
+    AllocationRecords,
+    give_way,
+)
+from deviceplugin.allocation.response import LIBRARY
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
 from gpushare.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB, Card, CardUUID, PodUID
 from gpushare.domain.request import Role
+from gpushare.files import replace_file
+from gpushare.kube import names
 from gpushare.kubelet.pods import UNKNOWN_POD, HardLimit, ListedDevices, NodePod
 
 logger = logging.getLogger(__name__)
@@ -47,6 +57,7 @@ _FIRST_BRANCH = 615
 _MISSES = 3
 """After so many looks in a row with a failing check ``auto`` takes tier ``none``."""
 _MIG_PREFIX = "MIG-"
+_BUILT_FOR = "x86_64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,89 @@ def why_not_driver(node: NodeLimitSupport, card: CardLimitSupport) -> str:
             "nvidia-ctk cdi generate of nvidia-container-toolkit 1.20.1 or newer"
         )
     return ""
+
+
+def why_not_preload(card: FoundCard, machine: str, library: str) -> str:
+    """Say which check of tier ``preload`` a card fails first; empty if it passes all.
+
+    ``machine`` is the node's processor as ``uname`` names it. ``library`` is why the
+    library is not on the node, empty if it is.
+    """
+    if not card.known_to_driver or card.simulated:
+        return "it is not a card of NVIDIA's driver"
+    if machine != _BUILT_FOR:
+        return f"the node's processor is {machine}, and the library is for {_BUILT_FOR}"
+    return library
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLibrary:
+    """The library and the file that names it, in a folder of the node.
+
+    ``source`` is the library in this image.
+    """
+
+    folder: Path
+    source: Path
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def library(self) -> Path:
+        """The copy that containers mount as ``LIBRARY``."""
+        return self.folder / basename(LIBRARY)
+
+    @property
+    def preload(self) -> Path:
+        """What containers mount as ``PRELOAD_FILE``."""
+        return self.folder / basename(names.PRELOAD_FILE)
+
+    def install(self) -> str:
+        """Write what is missing or altered; return why not, empty if all is there.
+
+        A file is replaced as a whole: containers that run keep what they have mounted.
+        """
+        try:
+            wanted = self.source.read_bytes()
+        except OSError as error:
+            return (
+                f"the device plugin has no library {self.source} ({error.strerror}); "
+                "use an image that was built for x86-64"
+            )
+        try:
+            with self._lock:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                _put(self.library, wanted, 0o755)
+                _put(self.preload, f"{LIBRARY}\n".encode(), 0o644)
+                unusable = os.statvfs(self.folder).f_flag & os.ST_NOEXEC
+        except OSError as error:
+            why = f"{self.folder} cannot be written: {error.strerror}"
+            return f"{why}; it is needed for the library"
+        if unusable:
+            return (
+                f"{self.folder} is mounted with noexec, so no program could load the "
+                "library; mount it without, or set GPUSHARE_STATE_DIR to another folder"
+            )
+        return ""
+
+
+def _put(path: Path, wanted: bytes, mode: int) -> None:
+    same = path.is_file() and path.read_bytes() == wanted
+    if same and stat.S_IMODE(path.stat().st_mode) == mode:
+        return
+    give_way(path)
+    replace_file(path, wanted, mode=mode)
+
+
+def limits_text(card: CardUUID, limit_mib: int) -> str:
+    """Return the file by which the library knows a container's limit on its card."""
+    return f"vcuda-limits 1\ncard {card} {limit_mib}\n"
+
+
+def why_no_single_card(cards: Collection[CardUUID]) -> str:
+    """Say why the library cannot limit a container with these cards; else empty."""
+    if len(cards) == 1:
+        return ""
+    return f"the container has a share of {len(cards)} cards, and its limit is for one"
 
 
 class LimitsSource(Protocol):

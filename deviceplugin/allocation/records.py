@@ -9,6 +9,7 @@ kubelet may pass an init container's devices on to another container of its pod
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -16,13 +17,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
-from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
 from deviceplugin.allocation.response import REGION
 from gpushare.domain.model import PodUID
 from gpushare.files import PART, replace_file
 from gpushare.kubelet.pods import HardLimit, PodName
 
 ALLOCATION = "allocation.json"
+LIMITS = "limits"
+"""The file with the container's limit, in its folder of ``/etc/vcuda``."""
+MOST_REGION_BYTES = 1 << 20
+"""Above the size of any region. A container can make its own larger."""
 _LIMIT = ".hard_limit"
 """Beside it: the hard limit that the container was allocated with, if any. Not in the
 record: earlier versions take a record with an unknown field for a broken one."""
@@ -294,3 +298,31 @@ def _limit(path: Path) -> HardLimit | None:
         isinstance(mib, int) for mib in (limit.mib, limit.needed_mib)
     )
     return limit if valid else None
+
+
+def make_region(path: Path) -> None:
+    """Make the region anew: empty, and writable for every user of the container.
+
+    It is another file than before. A container that runs keeps the old one mounted, and
+    one that starts has nothing of what was counted or damaged before.
+    """
+    give_way(path)
+    replace_file(path, b"", mode=0o666)
+
+
+def cut_region(path: Path) -> bool:
+    """Shorten a region that its container has made too large; return whether it was."""
+    try:
+        if path.stat().st_size <= MOST_REGION_BYTES:
+            return False
+        os.truncate(path, MOST_REGION_BYTES)
+    except OSError:
+        # It has none, or it was removed meanwhile.
+        return False
+    return True
+
+
+def give_way(path: Path) -> None:
+    """Remove the empty folder that a runtime makes where a file to mount is missing."""
+    if path.is_dir():
+        path.rmdir()

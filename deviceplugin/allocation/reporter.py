@@ -87,7 +87,7 @@ class Reporter:
         records = self.records.all()
         listed_records = self._listed_records(records, listed)
         for pod in self.occupancy.pods.all():
-            of_pod = self._its(pod, records, listed_records)
+            of_pod = self._records_of(pod, records, listed_records)
             if of_pod and all(map(self.records.may_start, of_pod)):
                 self._catch_up_with(pod, listed, cards)
             if all(map(self.records.may_start, of_pod)):
@@ -127,7 +127,7 @@ class Reporter:
             and record in self.records.of(record.ids)
         )
 
-    def _its(
+    def _records_of(
         self,
         pod: NodePod,
         records: Sequence[AllocationRecord],

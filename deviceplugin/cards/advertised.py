@@ -124,7 +124,7 @@ class Offer:
                 self._publish()
 
     @property
-    def found(self) -> tuple[FoundCard, ...]:
+    def found_cards(self) -> tuple[FoundCard, ...]:
         """All cards as their source knows them, also those without a unit."""
         return tuple(self._found.values())
 

@@ -65,14 +65,16 @@ def device_ids(card: Card, kind: str) -> list[str]:
 class Cards:
     """The node's cards at one moment; it never changes.
 
-    ``found`` has each card as its source knows it.
+    ``found_cards`` has each card as its source knows it.
     """
 
     def __init__(
-        self, cards: Iterable[Card], found: Mapping[CardUUID, FoundCard] | None = None
+        self,
+        cards: Iterable[Card],
+        found_cards: Mapping[CardUUID, FoundCard] | None = None,
     ) -> None:
         self.all = tuple(cards)
-        self._found = found or {}
+        self._found = found_cards or {}
         self._by_key = {card_key(card.uuid): card for card in self.all}
         self._by_uuid = {card.uuid: card for card in self.all}
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deviceplugin.allocation.injection import CardSetup
-from deviceplugin.allocation.isolation import StartedLimits
+from deviceplugin.allocation.isolation import StartedLimits, why_no_single_card
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preload import why_no_single_card
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards, why_no_room
 from gpushare.domain.model import NOTHING, Amount, Card, CardUUID

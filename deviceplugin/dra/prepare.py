@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 
 from deviceplugin.allocation.cdi import specification
 from deviceplugin.allocation.injection import CardSetup
-from deviceplugin.allocation.isolation import HardLimits, Tier
+from deviceplugin.allocation.isolation import HardLimits, Tier, limits_text
 from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.preload import limits_text
 from deviceplugin.allocation.prestart import allocation_text
 from deviceplugin.allocation.records import AllocationRecord
 from deviceplugin.allocation.response import limit_env

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
-from deviceplugin.allocation.preload import LIMITS, cut_region, make_region
-from deviceplugin.allocation.records import ALLOCATION
+from deviceplugin.allocation.records import ALLOCATION, LIMITS, cut_region, make_region
 from deviceplugin.allocation.response import REGION
 from gpushare.domain.model import CardUUID, NodeName, Placement, PodUID
 from gpushare.files import replace_file

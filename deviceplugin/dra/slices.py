@@ -115,10 +115,10 @@ def order_cards(
     """
     sign = {"index": 0, "fullest": 1, "emptiest": -1}[order]
 
-    def left(card: Card) -> int:
+    def units_left(card: Card) -> int:
         return sign * (card.units - charged.get(card.uuid, (0, 0))[1])
 
-    return sorted(cards, key=left)
+    return sorted(cards, key=units_left)
 
 
 def slice_devices(cards: Iterable[Card], charged: Charged) -> list[Json]:

@@ -66,7 +66,7 @@ class ProcFs:
         known = self._known.get(pid)
         if known is not None and known[0] == started:
             return known[1]
-        owner = owner_of(_read(folder / "cgroup"), pods_above(self._own()))
+        owner = owner_of(_read(folder / "cgroup"), pods_above(self._read_own_cgroup()))
         if _start_time(folder) != started:
             raise ProcessLookupError(pid)
         # One outside a pod may still be moved into a container; one inside stays.
@@ -97,10 +97,11 @@ class ProcFs:
 
     def _has_others(self, known: Mapping[int, Owner]) -> bool:
         """Return whether some process is in a pod other than this exporter's."""
-        own_pod = owner_of(self._own(), pods_above(self._own())).pod
+        own_text = self._read_own_cgroup()
+        own_pod = owner_of(own_text, pods_above(own_text)).pod
         return bool({owner.pod for owner in known.values()} - {NO_POD.pod, own_pod})
 
-    def _own(self) -> str:
+    def _read_own_cgroup(self) -> str:
         """Return the cgroup of this process; empty if it cannot be read. Read once."""
         if not self._own_cgroup:
             with suppress(OSError):

@@ -220,7 +220,7 @@ def _known(raw: float, factor: float = 1) -> float | None:
     return None if raw in _BLANKS else raw * factor
 
 
-def _one(
+def _call(
     name: str, get: Callable[..., float], *more: int, factor: float = 1
 ) -> _NvmlCall:
     return _NvmlCall((name,), lambda handle: [_known(get(handle, *more), factor)])
@@ -248,30 +248,30 @@ _pcie = pynvml.nvmlDeviceGetPcieThroughput
 
 _CALLS = (
     _NvmlCall((fields.GPU_UTIL, fields.MEM_COPY_UTIL), _utilization),
-    _one(fields.ENC_UTIL, lambda card: pynvml.nvmlDeviceGetEncoderUtilization(card)[0]),
-    _one(fields.DEC_UTIL, lambda card: pynvml.nvmlDeviceGetDecoderUtilization(card)[0]),
+    _call(fields.ENC_UTIL, lambda gpu: pynvml.nvmlDeviceGetEncoderUtilization(gpu)[0]),
+    _call(fields.DEC_UTIL, lambda gpu: pynvml.nvmlDeviceGetDecoderUtilization(gpu)[0]),
     _NvmlCall(_MEMORY, _memory),
     _NvmlCall((fields.GPU_TEMP,), _temperature),
     _NvmlCall((fields.MEMORY_TEMP,), _memory_temperature),
-    _one(fields.POWER_USAGE, pynvml.nvmlDeviceGetPowerUsage, factor=_W),
-    _one(fields.TOTAL_ENERGY_CONSUMPTION, pynvml.nvmlDeviceGetTotalEnergyConsumption),
-    _one(fields.SM_CLOCK, _clock, pynvml.NVML_CLOCK_SM),
-    _one(fields.MEM_CLOCK, _clock, pynvml.NVML_CLOCK_MEM),
+    _call(fields.POWER_USAGE, pynvml.nvmlDeviceGetPowerUsage, factor=_W),
+    _call(fields.TOTAL_ENERGY_CONSUMPTION, pynvml.nvmlDeviceGetTotalEnergyConsumption),
+    _call(fields.SM_CLOCK, _clock, pynvml.NVML_CLOCK_SM),
+    _call(fields.MEM_CLOCK, _clock, pynvml.NVML_CLOCK_MEM),
     _NvmlCall((fields.POWER_VIOLATION,), partial(_violation, "POWER")),
     _NvmlCall((fields.THERMAL_VIOLATION,), partial(_violation, "THERMAL")),
-    _one(fields.PCIE_REPLAY_COUNTER, pynvml.nvmlDeviceGetPcieReplayCounter),
-    _one(fields.ECC_SBE_VOL_TOTAL, _ecc, _CORRECTED, _VOLATILE),
-    _one(fields.ECC_DBE_VOL_TOTAL, _ecc, _UNCORRECTED, _VOLATILE),
-    _one(fields.ECC_SBE_AGG_TOTAL, _ecc, _CORRECTED, _AGGREGATE),
-    _one(fields.ECC_DBE_AGG_TOTAL, _ecc, _UNCORRECTED, _AGGREGATE),
+    _call(fields.PCIE_REPLAY_COUNTER, pynvml.nvmlDeviceGetPcieReplayCounter),
+    _call(fields.ECC_SBE_VOL_TOTAL, _ecc, _CORRECTED, _VOLATILE),
+    _call(fields.ECC_DBE_VOL_TOTAL, _ecc, _UNCORRECTED, _VOLATILE),
+    _call(fields.ECC_SBE_AGG_TOTAL, _ecc, _CORRECTED, _AGGREGATE),
+    _call(fields.ECC_DBE_AGG_TOTAL, _ecc, _UNCORRECTED, _AGGREGATE),
     _NvmlCall(_REMAPPED, _remapped_rows),
     _NvmlCall((fields.VGPU_LICENSE_STATUS,), _license),
     _NvmlCall((fields.NVLINK_BANDWIDTH_TOTAL,), _nvlink),
-    _one(fields.RETIRED_SBE, _retired_pages, _SINGLE_BIT),
-    _one(fields.RETIRED_DBE, _retired_pages, _DOUBLE_BIT),
-    _one(fields.RETIRED_PENDING, pynvml.nvmlDeviceGetRetiredPagesPendingStatus),
-    _one(fields.PCIE_TX_THROUGHPUT, _pcie, pynvml.NVML_PCIE_UTIL_TX_BYTES),
-    _one(fields.PCIE_RX_THROUGHPUT, _pcie, pynvml.NVML_PCIE_UTIL_RX_BYTES),
+    _call(fields.RETIRED_SBE, _retired_pages, _SINGLE_BIT),
+    _call(fields.RETIRED_DBE, _retired_pages, _DOUBLE_BIT),
+    _call(fields.RETIRED_PENDING, pynvml.nvmlDeviceGetRetiredPagesPendingStatus),
+    _call(fields.PCIE_TX_THROUGHPUT, _pcie, pynvml.NVML_PCIE_UTIL_TX_BYTES),
+    _call(fields.PCIE_RX_THROUGHPUT, _pcie, pynvml.NVML_PCIE_UTIL_RX_BYTES),
 )
 """In the order of the documentation; those of one tuple are read at once."""
 

@@ -79,7 +79,7 @@ class TegraTelemetry(FileTelemetry[Path]):
     def cards(self) -> FoundCards:
         """Look for the GPU; ``NoCardsYet`` on a node that is no Jetson."""
         try:
-            by_files = self._calls.make_one("card", partial(_found, self._root))
+            by_files = self._calls.make_one("card", partial(_find_gpu, self._root))
             memory_mib = self._calls.make_one("host memory", self._memory_mib)
         except DeadlineExceeded as error:
             raise NoCardsYet(f"the files of a Jetson's GPU: {error}") from error
@@ -115,7 +115,7 @@ def host_memory_mib(root: Path) -> int:
     return int(facts.get("MemTotal", 0)) // 2**10
 
 
-def _found(root: Path) -> FoundCard | None:
+def _find_gpu(root: Path) -> FoundCard | None:
     """Return the GPU by its files, without its memory; None if there are none."""
     node = _node(root)
     if node is None:

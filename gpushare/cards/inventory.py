@@ -230,12 +230,12 @@ class InventoryCards(WrittenSource):
         return ""
 
 
-def _reading(one: InventoryCard) -> CardReading:
-    card = one.card
+def _reading(listed: InventoryCard) -> CardReading:
+    card = listed.card
     missing = [node for node in card.device_nodes if not os.path.exists(node)]  # noqa: PTH110
     if missing:
         return CardReading(card.uuid, None, f"{', '.join(missing)} is missing")
-    used = _used_mib(one.used_mib_file)
+    used = _used_mib(listed.used_mib_file)
     # A number above the card's memory is some other number: then nothing is known.
     known = used is not None and used <= card.memory_mib
     return CardReading(card.uuid, used if known else None)

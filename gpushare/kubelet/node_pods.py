@@ -306,10 +306,10 @@ def _pod(text: bytes) -> tuple[PodName, Mapping[str, HeldDevices]]:
 
 
 def _containers(pod: pb.PodResources) -> Mapping[str, HeldDevices]:
-    return {container.name: _held(container) for container in pod.containers}
+    return {container.name: _devices_of(container) for container in pod.containers}
 
 
-def _held(container: pb.ContainerResources) -> HeldDevices:
+def _devices_of(container: pb.ContainerResources) -> HeldDevices:
     ids_of: dict[str, set[str]] = {}
     for devices in container.devices:
         if devices.resource_name in RESOURCES:

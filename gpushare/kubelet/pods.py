@@ -355,11 +355,11 @@ class ActivePod:
 
     pod: NodePod
     placement: Placement
-    left: tuple[AllocationStep, ...]
+    remaining: tuple[AllocationStep, ...]
 
     def step(self, resource: str, count: int) -> AllocationStep | None:
         """Return the step that such a call makes; None if no step of it fits."""
-        for step in self.left:
+        for step in self.remaining:
             if (step.resource, step.count) == (resource, count):
                 return step
         return None
@@ -370,7 +370,7 @@ class ActivePod:
         here = order.index(step.container)
         steps = tuple(
             other
-            for other in self.left
+            for other in self.remaining
             if other != step and order.index(other.container) >= here
         )
-        return replace(self, left=steps)
+        return replace(self, remaining=steps)

@@ -16,9 +16,9 @@ from deviceplugin.allocation.isolation import (
     HardLimits,
     IsolationChoice,
     IsolationChooser,
+    NodeLibrary,
     TierChecks,
 )
-from deviceplugin.allocation.preload import NodeLibrary
 from deviceplugin.allocation.response import CDI_KIND
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.cards.health import Health
@@ -406,7 +406,7 @@ def test_a_card_that_fails_its_check_is_given_to_nobody(tmp_path: Path) -> None:
     watched.specify(A, B)
     watched.watcher.look_for_cards()
     isolation = watched.watcher.setup.isolation
-    a, b = watched.offer.found
+    a, b = watched.offer.found_cards
     assert isolation.why_refused([a]).endswith("driver: not checked yet")
     watched.limits.why = {B: "it cannot"}
     watched.watcher.read()

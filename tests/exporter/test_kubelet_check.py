@@ -83,7 +83,7 @@ def checked(resources: PodResources, *pods: Json) -> tuple[int, tuple[str, ...],
     check = KubeletCheck(resources, lambda: None)
     found = check.check(owner_pods(*pods), Event())
     assert found is not None
-    return found.asked, tuple(name for _, name in found.misplaced), found.failure
+    return found.answered, tuple(name for _, name in found.misplaced), found.failure
 
 
 def listed(name: str, device: str) -> pb.PodResources:
@@ -215,7 +215,7 @@ def test_a_kubelet_that_does_not_tell_is_given_up(tmp_path: Path, caplog: Log) -
         wait_until(lambda: check.latest() is not first, "another round")
     resources.close()
     assert first is not None
-    assert (first.asked, first.misplaced) == (0, ())
+    assert (first.answered, first.misplaced) == (0, ())
     words = "kubelet does not say which devices a pod has: UNAVAIL"
     assert first.failure.startswith(words)
     assert caplog.messages == ["kubelet cannot be asked"]

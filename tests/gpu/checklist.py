@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
-from deviceplugin.allocation.preload import limits_text
+from deviceplugin.allocation.isolation import limits_text
 from exporter.telemetry import fields as f
 from exporter.telemetry.nvml import NvmlTelemetry
 from exporter.usage import (

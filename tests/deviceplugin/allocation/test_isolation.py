@@ -233,7 +233,7 @@ def test_auto_offers_no_less_while_a_pod_may_hold_a_card(
         comes(node)
         prepare(tmp_path)
         isolation = node.serving.watcher.setup.isolation
-        isolation.choose_for(node.serving.parts.offer.found)
+        isolation.choose_for(node.serving.parts.offer.found_cards)
         assert (isolation.tier, isolation.kept_mib) == ("none", 0)
         for pod in node.cluster.list_page(Kind.PODS, limit=9).items:
             node.end_pod(pod["metadata"]["name"])

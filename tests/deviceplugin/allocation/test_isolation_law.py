@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from deviceplugin import serve
 from deviceplugin.allocation.isolation import TIERS, Tier
-from deviceplugin.allocation.preload import LIMITS
+from deviceplugin.allocation.records import LIMITS
 from deviceplugin.allocation.response import LIMIT
 from gpushare.domain.request import Role
 from gpushare.kube.cluster import Json, Kind

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.allocation.isolation import Tier
-from deviceplugin.allocation.preload import (
+from deviceplugin.allocation.isolation import NodeLibrary, Tier, why_not_preload
+from deviceplugin.allocation.records import (
     LIMITS,
     MOST_REGION_BYTES,
-    NodeLibrary,
-    why_not_preload,
+    AllocationRecord,
+    AllocationRecords,
 )
-from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
 from deviceplugin.allocation.response import REGION
 from gpushare.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import PodUID
@@ -137,7 +136,7 @@ def test_a_node_from_which_nothing_can_be_executed(library: NodeLibrary) -> None
     library.folder.mkdir(parents=True)
     code = (
         "import sys; from pathlib import Path; "
-        "from deviceplugin.allocation.preload import NodeLibrary; "
+        "from deviceplugin.allocation.isolation import NodeLibrary; "
         "print(NodeLibrary(*map(Path, sys.argv[1:])).install())"
     )
     mount = f"mount -t tmpfs -o noexec none {library.folder} && exec"

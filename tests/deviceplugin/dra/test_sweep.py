@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from deviceplugin import serve
-from deviceplugin.allocation.preload import MOST_REGION_BYTES
+from deviceplugin.allocation.records import MOST_REGION_BYTES
 from deviceplugin.allocation.response import REGION
 from deviceplugin.dra import driver
 from deviceplugin.dra.prepare import ResourceClaimRef

@@ -80,14 +80,16 @@ def test_any_order_of_kubelets_calls_walks_a_turn_to_its_end(
         if (count := count_of(one.amount, resource))
     ]
     for container, resource, count in calls:
-        assert steps_left(pod, ListedDevices({pod.name: held}), served) == turn.left
+        assert (
+            steps_left(pod, ListedDevices({pod.name: held}), served) == turn.remaining
+        )
         step = turn.step(resource, count)
         assert step == AllocationStep(container, resource, count)
         turn = turn.after(step)
         served = {*served, (pod.uid, container, resource)}
         if container not in passing:
             held.setdefault(container, {})[resource] = ID
-    assert turn.left == ()
+    assert turn.remaining == ()
     assert turn.step(M, 4) is None
     assert steps_left(pod, ListedDevices({pod.name: held}), served) == ()
 
