@@ -7,7 +7,6 @@ import pytest
 
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
-from gpusharectl.demo.devices import CannotStartYetError
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.node_fixture import (
     UUIDS,
@@ -43,34 +42,23 @@ def starts(three: NodeFixture, pod: Json) -> Sequence[str]:
     return seen
 
 
-def test_an_ordinary_pod_waits(three: NodeFixture) -> None:
+@pytest.mark.parametrize(("seen", "card"), [(True, 1), (False, 0)])
+def test_an_ordinary_pod_waits(three: NodeFixture, seen: bool, card: int) -> None:
+    """Also one that was seen before, and is given its own card.
+
+    Nobody can tell it from a new one of its name.
+    """
+    if seen:
+        pod = three.bind("a", 20, 1, card=1)
     three.cut_off()
-    pod = three.bind("a", 20, 1, card=1)
+    if not seen:
+        pod = three.bind("a", 20, 1, card=1)
     three.admit(pod)
     waits(three, pod)
     three.serving.reporter.catch_up()
     three.line.cut = False
-    assert starts(three, pod) == (UUIDS[0],)
-    assert three.actual("a") == (UUIDS[0],)
-
-
-def test_an_init_container_waits_too(three: NodeFixture) -> None:
-    """Among other unknown pods nobody knew whose it was; its devices tell later."""
-    three.cut_off()
-    for name in ("etcd", "proxy"):
-        three.admit(pod_json(name, uid=name, node="n"))
-    once, main = container_json("once", 8, 3), container_json("main", 3, 1)
-    pod = three.bind("a", card=0, init=[once], containers=[main])
-    given = three.admit(pod)
-    for container in given:
-        with pytest.raises(CannotStartYetError, match=SILENT):
-            three.start_one(pod, container)
-    three.line.cut = False
-    for container, units in (("once", 8), ("main", 3)):
-        three.start_one(pod, container)
-        assert visible(given[container]) == (UUIDS[0],)
-        assert inside(given[container])["container"] == container
-        assert inside(given[container])["cards"][0]["units"] == units
+    assert starts(three, pod) == (UUIDS[card],)
+    assert three.actual("a") == (None if seen else (UUIDS[card],))
 
 
 def test_an_unknown_init_container_starts(three: NodeFixture) -> None:
@@ -161,17 +149,6 @@ def test_what_ran_is_restarted(three: NodeFixture) -> None:
     three.run(pod)
     three.cut_off()
     assert starts(three, pod) == (UUIDS[1],)
-
-
-def test_a_pod_that_was_seen_before_waits_too(three: NodeFixture) -> None:
-    """Nobody can tell it from a new one of its name; it is given its own card."""
-    pod = three.bind("a", 20, 1, card=1)
-    three.cut_off()
-    three.admit(pod)
-    waits(three, pod)
-    three.line.cut = False
-    assert starts(three, pod) == (UUIDS[1],)
-    assert three.actual("a") is None
 
 
 def test_a_pod_that_the_api_server_does_not_have(three: NodeFixture) -> None:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Thread
 
+import pytest
 from werkzeug.test import Client
 from werkzeug.wrappers import Request
 
@@ -153,22 +154,23 @@ def test_who_also_holds_more_is_not_charged_to_who_holds_less(tmp_path: Path) ->
     assert {is_over(one) for one in found.containers} == {False}
 
 
-def test_a_whole_card_has_no_share_to_exceed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("parts", "over"),
+    [
+        ([device(cores=100)], None),
+        ([device(request=name, cores=50) for name in ("left", "right")], True),
+    ],
+    ids=["whole", "halves"],
+)
+def test_a_whole_card_has_no_share_to_exceed(
+    tmp_path: Path, parts: list[PreparedDevice], over: bool | None
+) -> None:
+    """Two requests of 50 cores are no whole card."""
     folder = Folder(tmp_path, claimed("a", main="c"))
-    folder.prepare("c", device(cores=100))
-    found = folder.usage(a__main=9 * SHARE_MIB)
-    assert of(found, "a").exclusive
-    assert is_over(of(found, "a")) is None
-    assert found.cards[CardUUID(A)].exclusive
-
-
-def test_two_requests_of_50_cores_are_no_whole_card(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, claimed("a", main="c"))
-    parts = [device(request=name, cores=50) for name in ("left", "right")]
     folder.prepare("c", *parts)
     found = folder.usage(a__main=9 * SHARE_MIB)
-    assert is_over(of(found, "a"))
-    assert not found.cards[CardUUID(A)].exclusive
+    assert is_over(of(found, "a")) is over
+    assert of(found, "a").exclusive == found.cards[CardUUID(A)].exclusive == (not over)
 
 
 def test_an_init_container_holds_its_claim_while_it_runs(tmp_path: Path) -> None:

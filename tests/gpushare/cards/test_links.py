@@ -134,21 +134,23 @@ def test_all_cards_on_switches_are_joined_by_all_their_links(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "function", [ANCESTOR, "DeviceGetNvLinkState", "DeviceGetNvLinkRemotePciInfo"]
+    ("function", "scores"),
+    [
+        (ANCESTOR, ()),
+        ("DeviceGetNvLinkState", ()),
+        ("DeviceGetNvLinkRemotePciInfo", ()),
+        ("DeviceGetNvLinkRemoteDeviceType", tuple(dgx_1_scores())),
+    ],
 )
 def test_what_a_driver_does_not_have_is_not_known(
-    driver: StubDriver, source: NvmlCards, function: str
+    driver: StubDriver, source: NvmlCards, function: str, scores: tuple[int, ...]
 ) -> None:
-    """No links at all, and not only those of PCIe: a wrong order would be chosen by."""
+    """No links at all, and not only those of PCIe: a wrong order would be chosen by.
+
+    Kinds of links need not be told: then they are those between cards.
+    """
     driver.fail("*", function, FUNCTION_NOT_FOUND)
-    assert offered(source.cards().cards) == ()
-
-
-def test_a_driver_that_does_not_tell_kinds_tells_cards(
-    driver: StubDriver, source: NvmlCards
-) -> None:
-    driver.fail("*", "DeviceGetNvLinkRemoteDeviceType", FUNCTION_NOT_FOUND)
-    assert offered(source.cards().cards) == tuple(dgx_1_scores())
+    assert offered(source.cards().cards) == scores
 
 
 @pytest.mark.parametrize("code", [LOST, pynvml.NVML_ERROR_UNKNOWN])
