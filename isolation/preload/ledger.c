@@ -407,7 +407,9 @@ CUresult ledger_map_imported(CUhandle handle, uint64_t end) {
     pthread_mutex_lock(&lock);
     struct entry *entry = *find(HANDLE, handle);
     /* Memory of its own has its size from the start. */
-    uint64_t more = entry && entry->imported && end > entry->size ? end - entry->size : 0;
+    uint64_t needed = taken(end);
+    uint64_t more =
+        entry && entry->imported && needed > entry->size ? needed - entry->size : 0;
     pthread_mutex_unlock(&lock);
     if (!more || (code = charge(NULL, more)))
         return code;

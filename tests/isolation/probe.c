@@ -315,6 +315,110 @@ static void bare_clone(void) {
     printf("%ld\n", made);
 }
 
+/* What all processes of the container are counted for together. */
+static uint64_t counted(void) {
+    uint64_t head[2] = {0, 0};
+    int file = open("region", O_RDONLY);
+    ssize_t length = read(file, head, sizeof head);
+    close(file);
+    return length == sizeof head ? head[1] : 0; /* it is empty before the first call */
+}
+
+#define THINGS 32
+static CUdeviceptr next_place = 1ULL << 45;
+enum { NOTHING, FREED_NOW, FREED_LATER, AN_ARRAY, A_HANDLE, A_MAPPING, OF_POOL };
+static struct thing { int kind; CUhandle key; uint64_t size; } things[THINGS];
+
+static int make_random(struct thing *thing, unsigned *seed) {
+    struct create_properties on_device = {1, 0, {1, 0}};
+    struct array_shape flat = {1 + rand_r(seed) % 4096, rand_r(seed) % 4096, 0x20, 4};
+    uint64_t size = 1 + rand_r(seed) % (1u << rand_r(seed) % 28);
+    CUdeviceptr *at = &thing->key;
+    thing->size = size;
+    switch (thing->kind = 1 + (int)(rand_r(seed) % 6)) {
+    case FREED_NOW:
+        return rand_r(seed) % 2 ? GET(cuMemAlloc_v2)(at, size)
+                                : GET(cuMemAllocManaged)(at, size, 1);
+    case FREED_LATER: return GET(cuMemAllocAsync)(at, size, NULL);
+    case AN_ARRAY: return GET(cuArrayCreate_v2)((CUarray *)at, &flat);
+    case A_HANDLE: return GET(cuMemCreate)(at, size, &on_device, 0);
+    case OF_POOL: return GET(cuMemAllocFromPoolAsync)(at, size, pool, NULL);
+    }
+    /* A mapping of some handle, at a place of its own. */
+    struct thing *handle = &things[rand_r(seed) % THINGS];
+    *at = next_place += 1ULL << 32;
+    thing->size = handle->size;
+    return handle->kind != A_HANDLE || GET(cuMemMap)(*at, handle->size, 0, handle->key, 0);
+}
+
+static void end_thing(struct thing *thing, unsigned *seed) {
+    CUhandle key = thing->key, shared, imported;
+    CUresult (*export)(void *, CUhandle, int, unsigned long long) =
+        OTHER("cuMemExportToShareableHandle");
+    switch (thing->kind) {
+    case FREED_NOW: GET(cuMemFree_v2)(key); break;
+    case FREED_LATER: case OF_POOL: GET(cuMemFreeAsync)(key, NULL); break;
+    case AN_ARRAY: GET(cuArrayDestroy)((CUarray)key); break;
+    case A_HANDLE:
+        /* Imported memory is known by its mappings alone. */
+        if (rand_r(seed) % 3 == 0 && !export(&shared, key, 0, 0) &&
+            !GET(cuMemImportFromShareableHandle)(&imported, &shared, 0)) {
+            thing->key = next_place += 1ULL << 32;
+            thing->kind = GET(cuMemMap)(thing->key, thing->size, 0, imported, 0)
+                              ? NOTHING : A_MAPPING;
+            GET(cuMemRelease)(imported);
+        } else {
+            thing->kind = NOTHING;
+        }
+        GET(cuMemRelease)(key);
+        return;
+    case A_MAPPING:
+        /* Its memory may have no other handle any more. */
+        if (rand_r(seed) % 3 == 0 &&
+            !GET(cuMemRetainAllocationHandle)(&thing->key, (void *)(uintptr_t)key)) {
+            GET(cuMemUnmap)(key, thing->size);
+            thing->kind = A_HANDLE;
+            return;
+        }
+        GET(cuMemUnmap)(key, thing->size);
+    }
+    thing->kind = NOTHING;
+}
+
+/* Whatever a program does, it never holds more than it is counted for. */
+static void random_calls(unsigned seed, int rounds, uint64_t limit) {
+    uint64_t (*holds)(void) = OTHER("standin_held");
+    struct pool_properties properties = {1, 0, {1, 0}};
+    GET(cuMemPoolCreate)(&pool, &properties);
+    for (int i = 0; i < rounds; i++) {
+        struct thing *thing = &things[rand_r(&seed) % THINGS];
+        int what = rand_r(&seed) % 16;
+        if (what == 0)
+            GET(cuStreamSynchronize)(NULL);
+        else if (what == 1)
+            GET(cuMemPoolTrimTo)(pool, 0);
+        else if (what == 2)
+            GET(cuCtxSetLimit)(2, rand_r(&seed) % (256u << 20));
+        else if (thing->kind)
+            end_thing(thing, &seed);
+        else if (make_random(thing, &seed))
+            thing->kind = NOTHING;
+        if (holds() > counted() || counted() > limit) {
+            printf("after %d calls: held %llu, counted %llu\n", i,
+                   (unsigned long long)holds(), (unsigned long long)counted());
+            exit(5);
+        }
+    }
+    for (int again = 0; again < 2; again++)
+        for (int i = 0; i < THINGS; i++)
+            while (things[i].kind)
+                end_thing(&things[i], &seed);
+    GET(cuMemPoolDestroy)(pool);
+    GET(cuCtxSetLimit)(2, 8 << 20);
+    GET(cuCtxSynchronize)();
+    printf("left %llu %llu\n", (unsigned long long)holds(), (unsigned long long)counted());
+}
+
 static void info(void) {
     size_t free = 0, total = 0, device = 0;
     CUresult code = GET(cuMemGetInfo_v2)(&free, &total);
@@ -429,6 +533,9 @@ int main(int argc, char **argv) {
             close(3);
         } else if (IS(clone)) {
             bare_clone();
+        } else if (IS(random)) {
+            unsigned seed = (unsigned)atoi(argv[++i]);
+            random_calls(seed, atoi(argv[++i]), 1024ULL << 20);
         } else if (IS(pools)) {
             destroyed_pools(atol(argv[++i]));
         } else if (IS(many)) {

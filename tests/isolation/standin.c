@@ -40,7 +40,8 @@ static struct own_pool the_pool = {CU_MEM_ALLOCATION_TYPE_PINNED,
                                    {.type = CU_MEM_LOCATION_TYPE_DEVICE}, 0, 0, 0};
 static struct own_pool host_pool = {CU_MEM_ALLOCATION_TYPE_PINNED,
                                     {.type = CU_MEM_LOCATION_TYPE_HOST}, 0, 0, 0};
-static size_t limits[3] = {1024, 1 << 20, 8 << 20}; /* by CUlimit */
+static const size_t at_first[3] = {1024, 1 << 20, 8 << 20}; /* by CUlimit */
+static size_t limits[3] = {1024, 1 << 20, 8 << 20};
 static CUhandle next_key = 0x7f0000000000ULL;
 static char failing[64];
 static int capturing, retained;
@@ -129,6 +130,12 @@ static int hold(uint64_t size) {
 static void let_go(uint64_t size) {
     take_part();
     __atomic_sub_fetch(&mine->used, size, __ATOMIC_SEQ_CST);
+}
+
+/* What this process holds. */
+uint64_t standin_held(void) {
+    take_part();
+    return __atomic_load_n(&mine->used, __ATOMIC_SEQ_CST);
 }
 
 static struct piece **place(int kind, CUhandle key) {
@@ -476,9 +483,12 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     if (limit > CU_LIMIT_MALLOC_HEAP_SIZE)
         return 0;
     pthread_mutex_lock(&lock);
-    int fits = value <= limits[limit] || hold((value - limits[limit]) * each);
-    if (value < limits[limit])
-        let_go((limits[limit] - value) * each);
+    /* What a context has at first is its own, and no part of what is held. */
+    size_t from = limits[limit] > at_first[limit] ? limits[limit] : at_first[limit];
+    size_t to = value > at_first[limit] ? value : at_first[limit];
+    int fits = to <= from || hold((to - from) * each);
+    if (to < from)
+        let_go((from - to) * each);
     if (fits)
         limits[limit] = value;
     pthread_mutex_unlock(&lock);

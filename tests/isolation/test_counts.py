@@ -82,6 +82,15 @@ def test_memory_for_kernels_ends_at_the_share(container: Container) -> None:
     assert told == [f"limit {OUT_OF_MEMORY}", "limit 0", "limit 0", FULL]
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_is_called_no_more_is_held_than_counted(
+    container: Container, seed: int
+) -> None:
+    """Addresses, arrays, pools, handles, mappings, imports and limits, at random."""
+    told = container.said("dlsym", "random", str(seed), "1500")
+    assert told == ["left 0 0"]
+
+
 WAITS = (
     "cuStreamSynchronize",
     "cuStreamSynchronize_ptsz",

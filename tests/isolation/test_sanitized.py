@@ -41,6 +41,8 @@ CASES = {
     "handles": [*HANDLES, "unmap"],
     "contexts": CONTEXT,
     "nonsense": ["odd"],
+    "random calls": ["random", "7", "1500"],
+    "pools": ["pools", "200"],
     "threads": ["threads", "6", "2000"],
     "forks": ["forks", "5"],
     "children": ["alloc", "cuMemAlloc_v2", "512", "child", *FILL, "parent", "info"],
