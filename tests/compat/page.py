@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.compat.plan import AREAS, Area
-from tests.compat.results import Counts, Result, kept
+from tests.compat.results import Result, kept
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN = "<!-- written by make compat -->\n"
@@ -22,11 +22,11 @@ def results(found: Sequence[Result]) -> str:
     """Give the table of all versions, and what failed or could not be run below it."""
     rows = [
         ["", *(each.version for each in found)],
-        ["---", *("---" for _ in found)],
         ["run on", *(_days(each) for each in found)],
         *([area.title, *(_cell(each, area) for each in found)] for area in AREAS),
     ]
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    head, *below = [f"| {' | '.join(row)} |\n" for row in rows]
+    table = "".join([head, f"|{'---|' * len(rows[0])}\n", *below])
     return "\n".join([table, *_below(found)])
 
 
@@ -52,17 +52,17 @@ def _below(found: Sequence[Result]) -> Iterable[str]:
         every = result.areas.values()
         lines = [f"- not run: {result.stopped}"] if result.stopped else []
         lines += [f"- failed: `{test}`" for each in every for test in each.failed]
-        lines += _reasons(every)
         if lines:
             yield "\n".join([f"{result.version}:", *lines, ""])
+    if reasons := _reasons(found):
+        yield "\n".join(["Not applicable:", *reasons, ""])
 
 
-def _reasons(every: Iterable[Counts]) -> list[str]:
-    numbers: dict[str, int] = {}
-    for counts in every:
-        for why, number in counts.not_applicable.items():
-            numbers[why] = numbers.get(why, 0) + number
-    return [
-        f"- not applicable, {number} test{'' if number == 1 else 's'}: {why}"
-        for why, number in sorted(numbers.items())
-    ]
+def _reasons(found: Sequence[Result]) -> list[str]:
+    """Return a line for each reason, with the versions on which it holds."""
+    versions: dict[str, list[str]] = {}
+    for result in found:
+        of = {why for each in result.areas.values() for why in each.not_applicable}
+        for why in of:
+            versions.setdefault(why, []).append(result.version)
+    return [f"- {why}: {', '.join(on)}" for why, on in sorted(versions.items())]

@@ -214,7 +214,7 @@ def test_what_the_page_says(tmp_path: Path) -> None:
         "- failed: `tests/controlplane/test_preemption.py::test_b`\n"
         "- failed: `tests/controlplane/test_guard.py::tests.controlplane.test_guard"
         "`\n"
-        "- not applicable, 1 test: Kubernetes 1.36 is the first with it\n"
+        "\nNot applicable:\n- Kubernetes 1.36 is the first with it: 1.33.13\n"
     )
 
 
