@@ -83,20 +83,8 @@ def filter_section(result: BenchResult, pictures: Path) -> PageSection:
         "effects of pods and scrapes are measured with 5,000 names."
     )
     picture = Picture("filter.svg", "Milliseconds of a filter by the number of names")
-    parts: list[str | Table | Picture] = [words, table, picture, *_scrapes(result)]
+    parts: list[str | Table | Picture] = [words, table, picture]
     return PageSection("Filter over HTTP", parts, result)
-
-
-def _scrapes(result: BenchResult) -> list[str]:
-    if "scrapes" not in result:
-        return []
-    scrapes = result["scrapes"]
-    words = (
-        f"With 100,000 pods and {scrapes['calls_a_second']} calls per second, a read "
-        f"of /metrics took {number(scrapes['scrape_s'])} s, and "
-        f"{number(scrapes['cpu_s'])} s of CPU."
-    )
-    return [words]
 
 
 def decision_section(result: BenchResult, _pictures: Path) -> PageSection:
