@@ -110,6 +110,10 @@ OVER_SHARE = _container(
     "vcuda_container_over_share",
     "1 while the container uses more card memory than its share.",
 )
+HELD = _container(
+    "vcuda_container_held",
+    "1 if the container's isolation tier holds it to its share, 0 if it does not.",
+)
 
 DISAGREEMENTS = _node(
     "vcuda_placement_disagreements",

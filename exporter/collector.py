@@ -330,6 +330,7 @@ def _put_containers(page: _Page) -> None:
             page.put(catalog.CORE_LIMIT, labels, ratio or None)
         if page.on(PROCESSES) and page.on(ALLOTMENT):
             page.put(catalog.OVER_SHARE, labels, is_over(use))
+            page.put(catalog.HELD, labels, use.held.is_held if use.held else None)
             # 0 cores are no limit. A core is a percent of the card.
             if use.allotted is not None and use.allotted.cores and use.sm is not None:
                 page.put(catalog.CORE_USE, labels, use.sm / use.allotted.cores)

@@ -17,6 +17,7 @@ from exporter.http import ExporterPages
 from exporter.kubelet_check import KubeletCheck
 from exporter.overuse import OveruseMonitor
 from exporter.owners.claims import PodsWithResourceClaims, ResourceClaimsFolder
+from exporter.owners.limit_folders import LimitFolders
 from exporter.owners.owner_pods import OwnerPod, OwnerPods, read_owner_pod
 from exporter.owners.procfs import ProcFs
 from exporter.sampler import Sampler, SnapshotStore, XidTallies, groups_read
@@ -92,7 +93,10 @@ def assemble_exporter(
     store = SnapshotStore()
     procfs = ProcFs(settings.host_root)
     look_every_s = settings.look_every_s
-    sampler = Sampler(telemetry, store, procfs, look_every_s=look_every_s)
+    folders = None if cluster is None else LimitFolders(settings.state_dir)
+    sampler = Sampler(
+        telemetry, store, procfs, look_every_s=look_every_s, folders=folders
+    )
     watcher = FieldFileWatcher(settings.flags, settings.fields_file, sampler, store)
     loops: dict[str, Loop] = {
         "look": sampler.look_for_cards,

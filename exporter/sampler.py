@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Event, Lock
 
+from exporter.held import ContainerLimit, NodeLimits
+from exporter.owners.limit_folders import LimitFolders, merge_limits
+from exporter.owners.owner_pods import Owner
 from exporter.owners.procfs import ProcFs
 from exporter.selection import Chosen
 from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot, XidTally
@@ -120,9 +123,12 @@ def _with_trouble(was: TelemetrySnapshot, about: str, words: str) -> TelemetrySn
 class Rounds:
     """Makes rounds; any thread may call, but one group only once at a time."""
 
-    def __init__(self, telemetry: Telemetry, procfs: ProcFs) -> None:
+    def __init__(
+        self, telemetry: Telemetry, procfs: ProcFs, folders: LimitFolders | None
+    ) -> None:
         self._telemetry = telemetry
         self._procfs = procfs
+        self._folders = folders
         self._log_once = LogOnce(logger)
         self._lacking: dict[tuple[str, CardUUID], frozenset[str]] = {}
 
@@ -141,17 +147,30 @@ class Rounds:
 
     def processes(self) -> tuple[ProcessRound, str]:
         """Read the processes of all cards; also why their owners are not known."""
-        began, failure = time.monotonic(), ""
+        began, failure, limits = time.monotonic(), "", NodeLimits()
         try:
+            before = self._folders.read() if self._folders else {}
             cards = self._telemetry.processes()
             pids = {use.pid for says in cards.values() for use in says.processes}
             owners = self._procfs.owners(pids)
+            if self._folders and owners:
+                limits = self._limits(self._folders, before, owners)
         except Exception as error:  # noqa: BLE001  whatever it is, it stays here
             cards, owners, failure = {}, {}, self._failed(PROCESSES, error)
         took_s = time.monotonic() - began
         self._log_answers(PROCESSES, failure, cards)
-        made = ProcessRound(time.time(), took_s, cards, owners, failure)
+        made = ProcessRound(time.time(), took_s, cards, owners, failure, limits)
         return made, self._procfs.trouble
+
+    def _limits(
+        self,
+        folders: LimitFolders,
+        before: Mapping[str, ContainerLimit],
+        owners: Mapping[int, Owner],
+    ) -> NodeLimits:
+        containers = merge_limits(before, folders.read())
+        pids = [pid for pid, owner in owners.items() if owner.pod]
+        return NodeLimits(containers, self._procfs.inside(pids) if containers else {})
 
     def _failed(self, group: str, error: Exception) -> str:
         if isinstance(error, NoCardsYet):
@@ -199,10 +218,11 @@ class Sampler:
         procfs: ProcFs,
         *,
         look_every_s: float = 5.0,
+        folders: LimitFolders | None = None,
     ) -> None:
         self._telemetry = telemetry
         self._store = store
-        self._rounds = Rounds(telemetry, procfs)
+        self._rounds = Rounds(telemetry, procfs, folders)
         self._look_every_s = look_every_s
         self._wakeup = threading.Condition()
         self._woken = 0

@@ -6,6 +6,7 @@ A scrape reads only this, so that no scrape waits for a driver.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exporter.held import NodeLimits
 from exporter.owners.owner_pods import Owner
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer
 from exporter.telemetry.fields import PROCESSES, Field
@@ -38,7 +39,7 @@ class ProcessRound:
     """One pass over the processes of all cards, and their owners.
 
     ``owners`` has a pid only if its cgroup could be read; ``NO_POD`` stands for a
-    process outside Kubernetes.
+    process outside Kubernetes. ``limits`` is what should hold their containers.
     """
 
     at: float
@@ -46,6 +47,7 @@ class ProcessRound:
     cards: Mapping[CardUUID, ProcessesAnswer] = field(default_factory=dict)
     owners: Mapping[int, Owner] = field(default_factory=dict)
     failure: str = ""
+    limits: NodeLimits = field(default_factory=NodeLimits)
 
     @property
     def succeeded(self) -> bool:

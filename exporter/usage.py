@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Literal
 
+from exporter.held import TOLERANCE, HeldVerdict, judge_container, of_container
 from exporter.owners.owner_pods import Owner, OwnerPod, OwnerPods
 from exporter.snapshot import TelemetrySnapshot
 from exporter.telemetry.base import ProcessUse, SmSource
@@ -44,7 +45,8 @@ class ContainerUse:
     seen at all; seconds since 1970. ``context_mib`` is the part of its memory that
     counts as the CUDA context that is allowed beside its share. ``beside_mib`` is what
     other containers use of the same part of the card, such a context of each left out:
-    several may use one ResourceClaim. All names are empty for processes outside
+    several may use one ResourceClaim. ``held`` is whether what should hold it to its
+    share does; None without such a thing. All names are empty for processes outside
     Kubernetes.
     """
 
@@ -64,6 +66,7 @@ class ContainerUse:
     placed: bool = True
     context_mib: float = 0.0
     beside_mib: float | None = 0.0
+    held: HeldVerdict | None = None
 
     @property
     def key(self) -> UseKey:
@@ -285,7 +288,20 @@ class _CardAccount:
                 ),
                 context_mib=_context(consumer, context_mib) if owner_pod else 0.0,
                 beside_mib=self._beside(consumer, context_mib),
+                held=self._held(consumer, context_mib),
             )
+
+    def _held(self, consumer: _Consumer, context_mib: float) -> HeldVerdict | None:
+        round_, pod = self._snapshot.processes, consumer.owner_pod
+        known = self._sum(consumer, "memory_mib") is not None
+        if round_ is None or pod is None or consumer.exclusive or not known:
+            return None
+        limits = round_.limits
+        names = [of_container(pod.uid, consumer.container), *sorted(consumer.parts)]
+        limit = next(filter(None, map(limits.containers.get, names)), None)
+        if limit is None:
+            return None
+        return judge_container(limit, consumer.processes, limits.inside, context_mib)
 
     def _beside(self, consumer: _Consumer, context_mib: float) -> float | None:
         """Add up what others use of parts that a container holds too."""
@@ -443,9 +459,6 @@ class UsageBook:
 
 Mode = Literal["off", "report", "evict"]
 """What is done about overuse that lasts."""
-
-TOLERANCE = 1.05
-"""A container may hold so many times its share, because memory comes in pages."""
 
 LONGEST_GAP_S = 15.0
 """Between two rounds that are further apart the use was unknown."""

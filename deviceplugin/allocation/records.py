@@ -17,19 +17,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
-from deviceplugin.allocation.response import REGION
 from gpushare.domain.model import PodUID
 from gpushare.files import PART, replace_file
+from gpushare.kubelet.limit_files import HARD_LIMIT, LIMITS, REGION, parse_hard_limit
 from gpushare.kubelet.pods import HardLimit, PodName
 
 ALLOCATION = "allocation.json"
-LIMITS = "limits"
-"""The file with the container's limit, in its folder of ``/etc/vcuda``."""
 MOST_REGION_BYTES = 1 << 20
 """Above the size of any region. A container can make its own larger."""
-_LIMIT = ".hard_limit"
-"""Beside it: the hard limit that the container was allocated with, if any. Not in the
-record: earlier versions take a record with an unknown field for a broken one."""
 _SUFFIX = ".json"
 
 
@@ -77,7 +72,7 @@ class AllocationRecords:
             if record is not None:
                 name = path.name.removesuffix(_SUFFIX)
                 self._keep(record, name)
-                if (limit := _limit(folder / name / _LIMIT)) is not None:
+                if (limit := _limit(folder / name / HARD_LIMIT)) is not None:
                     self._limits[name] = limit
 
     def folder(self, record: AllocationRecord) -> Path:
@@ -226,7 +221,7 @@ class AllocationRecords:
                 self._limits[name] = limit
 
     def _write_limit(self, name: str) -> None:
-        path, limit = self._folder / name / _LIMIT, self._limits.get(name)
+        path, limit = self._folder / name / HARD_LIMIT, self._limits.get(name)
         if limit is None:
             path.unlink(missing_ok=True)
         else:
@@ -290,14 +285,9 @@ def _record(path: Path) -> AllocationRecord | None:
 
 def _limit(path: Path) -> HardLimit | None:
     try:
-        body = json.loads(path.read_text())
-        limit = HardLimit(body["tier"], body["mib"], body["needed_mib"])
-    except (OSError, ValueError, TypeError, KeyError):
+        return parse_hard_limit(path.read_text())
+    except (OSError, ValueError):
         return None
-    valid = isinstance(limit.tier, str) and all(
-        isinstance(mib, int) for mib in (limit.mib, limit.needed_mib)
-    )
-    return limit if valid else None
 
 
 def make_region(path: Path) -> None:

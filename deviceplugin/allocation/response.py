@@ -16,6 +16,7 @@ from gpushare.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB
 from gpushare.kube import names
 from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kubelet.limit_files import REGION
 from gpushare.kubelet.pods import HardLimit
 
 MEMORY_LIMIT = "VCUDA_MEMORY_LIMIT_MIB"
@@ -52,8 +53,6 @@ LIBRARY = f"{names.LIBRARY_FOLDER}/libvcuda.so.1"
 """Tier ``preload``: the library, in the device plugin's image and in containers."""
 REGION_INSIDE = f"{names.REGION_FOLDER}/region"
 """The file in which the library counts what a container uses."""
-REGION = ".region"
-"""The same, in the container's folder of the node."""
 
 
 def hard_limit_setup(

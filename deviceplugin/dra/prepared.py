@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
-from deviceplugin.allocation.records import ALLOCATION, LIMITS, cut_region, make_region
-from deviceplugin.allocation.response import REGION
+from deviceplugin.allocation.records import ALLOCATION, cut_region, make_region
 from gpushare.domain.model import CardUUID, NodeName, Placement, PodUID
 from gpushare.files import replace_file
 from gpushare.kube.names import DRA_DRIVER
@@ -26,6 +25,7 @@ from gpushare.kubelet.claim_records import (
     read_record,
     records_in,
 )
+from gpushare.kubelet.limit_files import LIMITS, REGION
 
 logger = logging.getLogger(__name__)
 

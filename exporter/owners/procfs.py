@@ -1,16 +1,19 @@
 """Reads the owners of the host's processes from ``/proc``; ``owners`` parses them."""
 
 import logging
+import re
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from exporter.owners.owner_pods import NO_POD, Owner, owner_of, pods_above
+from gpushare.kubelet.limit_files import InnerPid
 
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 65536
+_INNER_PID = re.compile(r"^NSpid:.*\s(\d+)$", re.MULTILINE)
 _START_TIME = 19
 """Field 22 of ``stat``, counted from after the command's closing bracket."""
 
@@ -58,6 +61,21 @@ class ProcFs:
             blindness = self._why_not_hosts(frozenset(unseen), known)
             self._note(denied or blindness, known)
         return known
+
+    def inside(self, pids: Iterable[int]) -> Mapping[int, InnerPid]:
+        """Return how the containers of processes know them.
+
+        No entry for one that is gone, and before Linux 4.1, which does not tell. Unlike
+        ``maps`` and ``root``, these files need no right to trace the process.
+        """
+        inner: dict[int, InnerPid] = {}
+        for pid in pids:
+            folder = self._proc / str(pid)
+            with suppress(OSError, ValueError):
+                status = _read(folder / "status")
+                if match := _INNER_PID.search(status):
+                    inner[pid] = InnerPid(int(match[1]), int(_start_time(folder)))
+        return inner
 
     def _owner(self, pid: int) -> Owner:
         """Read its start time before and after: the pid may be reused in between."""

@@ -1,9 +1,11 @@
 """A node as the exporter knows it: pods, cards and processes, made by hand."""
 
 import hashlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from exporter.held import ContainerLimit, NodeLimits, of_container
 from exporter.owners.owner_pods import Owner, OwnerPods, read_owner_pod
 from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot, XidTally
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse, SmSource
@@ -12,6 +14,8 @@ from exporter.usage import ContainerUse, Usage
 from gpushare.cards.source import FoundCard, FoundCards
 from gpushare.domain.model import Amount, CardUUID, ContainerAmount, Share
 from gpushare.kube.cluster import Json
+from gpushare.kubelet.limit_files import InnerPid
+from gpushare.kubelet.pods import HardLimit
 from tests.builders import bound_json, container_json, placement
 from tests.deviceplugin.node_fixture import NODE, UUIDS, found_card
 
@@ -20,6 +24,7 @@ AT = 1_700_000_000.0
 DEFAULT = frozenset(group.name for group in GROUPS if group.by_default)
 ALL = frozenset(group.name for group in GROUPS)
 SAMPLES, BY_CARD = SmSource.SAMPLES, SmSource.CARD
+NO_LIMITS = NodeLimits()
 BLIND = {PROCESSES: "/proc cannot be read"}
 """The trouble in which nobody knows whose processes are."""
 
@@ -94,6 +99,25 @@ def use(
     return ProcessUse(pid, mib, sm, **{**work, **more})
 
 
+def region(counted: Mapping[tuple[int, int], int]) -> bytes:
+    """A file in which the preload library counts so many MiB, by pid and start."""
+    slots = [(mib * 2**20, *process, 0) for process, mib in counted.items()]
+    slots += [(0, 0, 0, 0)] * (1024 - len(slots))
+    total = sum(counted.values()) * 2**20
+    numbers = [0x33616475632D7661, total, *(one for slot in slots for one in slot)]
+    return b"".join(number.to_bytes(8, sys.byteorder) for number in numbers)
+
+
+def limited(
+    pod: str, counted: Mapping[InnerPid, int], inside: Mapping[int, InnerPid]
+) -> NodeLimits:
+    """The pod's container ``main`` under tier ``preload``; counted in MiB."""
+    limit = HardLimit("preload", 2048, 2560)
+    sizes = {process: mib * 2**20 for process, mib in counted.items()}
+    made = ContainerLimit(limit, sizes, counts_contexts=True)
+    return NodeLimits({of_container(f"uid-{pod}", "main"): made}, inside)
+
+
 def processes(
     by_card: Mapping[CardUUID, Sequence[ProcessUse] | ProcessesAnswer],
     owners: Mapping[int, Owner | None] | None = None,
@@ -101,6 +125,7 @@ def processes(
     at: float = AT,
     source: SmSource = SAMPLES,
     failure: str = "",
+    limits: NodeLimits = NO_LIMITS,
 ) -> ProcessRound:
     """A round; a card that is not named has none. Owner None: its cgroup was gone."""
     told = {
@@ -110,7 +135,7 @@ def processes(
         for uuid, one in ({A: (), B: ()} | dict(by_card)).items()
     }
     known = {pid: one for pid, one in (owners or {}).items() if one is not None}
-    return ProcessRound(at, 0.01, {} if failure else told, known, failure)
+    return ProcessRound(at, 0.01, {} if failure else told, known, failure, limits)
 
 
 def rounds(

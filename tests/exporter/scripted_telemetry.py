@@ -6,6 +6,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from threading import Event, Thread
 
+from exporter.owners.limit_folders import LimitFolders
 from exporter.owners.procfs import ProcFs
 from exporter.sampler import Sampler, SnapshotStore
 from exporter.selection import Flags, choose
@@ -94,7 +95,11 @@ class SamplerFixture:
         self.telemetry = ScriptedTelemetry()
         self.board = SnapshotStore()
         self.sampler = Sampler(
-            self.telemetry, self.board, ProcFs(root), look_every_s=QUICK
+            self.telemetry,
+            self.board,
+            ProcFs(root),
+            look_every_s=QUICK,
+            folders=LimitFolders(root / "state"),
         )
         self.sampler.choose(choose(Flags()))
 

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from exporter import catalog as own
 from exporter.collector import Exposition, Site
+from exporter.held import NodeLimits
 from exporter.kubelet_check import KubeletRound
 from exporter.owners.owner_pods import NO_POD
 from exporter.run import WatchedPods
@@ -30,17 +31,20 @@ from gpushare.domain.model import CardUUID
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json
+from gpushare.kubelet.limit_files import InnerPid
 from tests.builders import AT as WRITTEN
 from tests.builders import page, placement
 from tests.deviceplugin.node_fixture import NODE, found_card
 from tests.exporter.exporter_data import (
     ALL,
     AT,
+    BLIND,
     BY_CARD,
     DEFAULT,
     A,
     B,
     held,
+    limited,
     owner,
     processes,
     snapshot,
@@ -159,7 +163,9 @@ def full() -> ExpositionFixture:
         if one.name not in (fields.XID_ERRORS, fields.MEMORY_TEMP)
     }
     round_ = processes(
-        {A: [use(1, 3000, 20), use(2, 9, 1)]}, {1: owner("a"), 2: NO_POD}
+        {A: [use(1, 3000, 20), use(2, 9, 1)]},
+        {1: owner("a"), 2: NO_POD},
+        limits=limited("a", {InnerPid(1, 1): 3000}, {1: InnerPid(1, 1)}),
     )
     now = snapshot(
         round_=round_,
@@ -295,6 +301,34 @@ def test_who_is_over_its_share_and_when_it_worked_last() -> None:
     [labels] = [its for its, value in fixture.samples(SM) if value == 5]
     empty = ("NamespaceName", "PodName", "ContainerName", "AllocateMode")
     assert [labels[one] for one in empty] == [""] * 4
+
+
+def test_who_is_held_by_its_tier() -> None:
+    """Unknown is no sample: without a tier, without a process, and while it is blind.
+
+    With a whole card there is nothing to hold it to.
+    """
+    pids = {number: InnerPid(number, 1) for number in (1, 2, 3)}
+    limits = [limited(pod, {pids[1]: 300}, pids) for pod in "abcw"]
+    every = {key: one for made in limits for key, one in made.containers.items()}
+    round_ = processes(
+        {A: [use(1, 500), use(2, 500), use(4, 500)], B: [use(3, 9000)]},
+        {1: owner("a"), 2: owner("b"), 3: owner("w"), 4: owner("d")},
+        limits=NodeLimits(every, pids),
+    )
+    whole = held("w", on=B, charged=(29, 100))
+    fixture = ExpositionFixture(
+        snapshot(round_=round_), pods=[*map(held, "abcd"), whole]
+    )
+    assert fixture.by(own.HELD.name) == {"a": 1, "b": 0}
+    [its] = [its for its, _ in fixture.samples(own.HELD.name) if its["PodName"] == "a"]
+    assert its == MAIN_OF_A
+    for hidden in (
+        snapshot(round_=replace(round_, failure="it hangs", cards={})),
+        snapshot(round_=round_, troubles=BLIND),
+    ):
+        fixture.now = hidden
+        assert fixture.by(own.HELD.name) == {}
 
 
 def test_how_cards_are_allotted() -> None:

@@ -1,5 +1,7 @@
 """The sampler: its rounds, its threads, and the count of faults."""
 
+import json
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,6 +10,7 @@ from threading import Event, Thread
 
 import pytest
 
+from exporter.held import NodeLimits, of_container
 from exporter.owners.owner_pods import NO_POD
 from exporter.sampler import LATE_S, SnapshotStore, XidTallies
 from exporter.selection import Flags, choose
@@ -16,8 +19,9 @@ from exporter.telemetry import fields as f
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse
 from exporter.usage import UsageBook
 from gpushare.cards.source import DriverLost, FoundCards, LeftOut, NoCardsYet, XidEvent
+from gpushare.kubelet.limit_files import InnerPid
 from tests.deviceplugin.node_fixture import found_card
-from tests.exporter.exporter_data import ALL, AT, snapshot
+from tests.exporter.exporter_data import ALL, AT, region, snapshot
 from tests.exporter.scripted_telemetry import (
     A,
     B,
@@ -164,6 +168,41 @@ def test_what_is_switched_off_is_gone_at_once(fixture: SamplerFixture) -> None:
     assert not [one for one in fixture.seen.fields if one.group == f.ENVIRONMENT]
     assert not fixture.sampler.sample_once(f.ENVIRONMENT)
     assert not fixture.sampler.sample_once(f.PROCESSES)
+
+
+def test_what_holds_containers_is_read_with_their_processes(tmp_path: Path) -> None:
+    """Their names inside are the innermost; only of processes in pods."""
+    uid = str(uuid.uuid4())
+    fixture = SamplerFixture(tmp_path)
+    fixture.sampler.look_once()
+    uses = tuple(ProcessUse(pid, 256.0) for pid in (7, 8, 9))
+    fixture.telemetry.lists[A] = ProcessesAnswer(uses)
+    for pid, cgroup, status in (
+        (7, f"0::/kubepods/pod{uid}/{'a' * 64}\n", "Name:\tx\nNSpid:\t7\t12\t3\n"),
+        (8, f"0::/kubepods/pod{uid}/{'a' * 64}\n", "Name:\tx\n"),
+        (9, "0::/user.slice\n", "NSpid:\t9\n"),
+    ):
+        process = tmp_path / "proc" / str(pid)
+        process.mkdir(parents=True)
+        (process / "stat").write_text(f"{pid} (x) S{' 1' * 18} 500 0\n")
+        (process / "cgroup").write_text(cgroup)
+        (process / "status").write_text(status)
+    sampled(fixture, f.PROCESSES, 1)
+    assert fixture.seen.processes is not None
+    assert fixture.seen.processes.limits == NodeLimits()
+    container = tmp_path / "state" / "containers" / "key"
+    container.mkdir(parents=True)
+    limit = {"tier": "preload", "mib": 1024, "needed_mib": 1536}
+    (container / ".hard_limit").write_text(json.dumps(limit))
+    (container / "limits").write_text("vcuda-limits 2\n")
+    (container / ".region").write_bytes(region({(3, 500): 200}))
+    record = {"uid": uid, "container": "main"}
+    container.with_name("key.json").write_text(json.dumps(record))
+    sampled(fixture, f.PROCESSES, 1)
+    limits = fixture.seen.processes.limits
+    assert limits.inside == {7: InnerPid(3, 500)}
+    counted = limits.containers[of_container(uid, "main")].counted
+    assert counted == {InnerPid(3, 500): 200 * 2**20}
 
 
 def test_an_unreadable_proc_is_a_trouble_and_recovers(tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ from hypothesis.stateful import (
 
 from deviceplugin import serve
 from deviceplugin.allocation.isolation import TIERS, Tier
-from deviceplugin.allocation.records import LIMITS
 from deviceplugin.allocation.response import LIMIT
 from gpushare.domain.request import Role
 from gpushare.kube.cluster import Json, Kind
+from gpushare.kubelet.limit_files import LIMITS
 from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import CannotStartYetError, ContainerConfig, Rejection
 from tests.builders import container_json, pod_json

@@ -13,15 +13,14 @@ import pytest
 
 from deviceplugin.allocation.isolation import NodeLibrary, Tier, why_not_preload
 from deviceplugin.allocation.records import (
-    LIMITS,
     MOST_REGION_BYTES,
     AllocationRecord,
     AllocationRecords,
 )
-from deviceplugin.allocation.response import REGION
 from gpushare.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import PodUID
 from gpushare.kube import names
+from gpushare.kubelet.limit_files import LIMITS, REGION
 from gpushare.kubelet.pods import HardLimit
 from gpusharectl.demo.devices import ContainerConfig
 from tests.builders import container_json, pod_json

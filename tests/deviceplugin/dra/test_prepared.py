@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.allocation.response import REGION
 from deviceplugin.dra import prepared
 from deviceplugin.dra.prepared import PreparedResourceClaims, RequestFiles
 from gpushare.domain.model import CardUUID
 from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
+from gpushare.kubelet.limit_files import REGION
 from gpushare.kubelet.pods import HardLimit
 from tests.builders import card, node, placement
 from tests.deviceplugin.node_fixture import NODE, UUIDS

@@ -11,7 +11,6 @@ import pytest
 
 from deviceplugin import serve
 from deviceplugin.allocation.records import MOST_REGION_BYTES
-from deviceplugin.allocation.response import REGION
 from deviceplugin.dra import driver
 from deviceplugin.dra.prepare import ResourceClaimRef
 from deviceplugin.dra.prepared import PreparedResourceClaims
@@ -20,6 +19,7 @@ from gpushare.cards.source import FoundCards
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kubelet.claim_records import PreparedResourceClaim
+from gpushare.kubelet.limit_files import REGION
 from tests.builders import allocation_json
 from tests.deviceplugin.allocation.test_isolation import prepare as with_limits
 from tests.deviceplugin.dra.dra_fixture import (

@@ -121,7 +121,11 @@ ROOT = ("gpushare-device-plugin", "gpushare-exporter")
 OF_HOST = {
     "gpushare-device-plugin": {"/etc/cdi", "/var/run/cdi", "/var/lib/vcuda"}
     | {f"/var/lib/kubelet/{name}" for name in ("device-plugins", "pod-resources")},
-    "gpushare-exporter": {"/var/lib/kubelet/pod-resources", "/var/lib/vcuda/claims"},
+    "gpushare-exporter": {
+        "/var/lib/kubelet/pod-resources",
+        "/var/lib/vcuda/claims",
+        "/var/lib/vcuda/containers",
+    },
     "with-tls": {"/etc/kubernetes/vcuda/tls"},
     "k3s-with-tls": {"/etc/rancher/k3s/vcuda/tls"},
 }

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 
 from exporter.collector import Exposition, Site
+from exporter.held import TOLERANCE as WATCHDOGS
 from exporter.owners.owner_pods import NO_POD, OwnerPods
 from exporter.snapshot import TelemetrySnapshot
 from exporter.telemetry.fields import FB_USED, GPU_TEMP, GPU_UTIL, POWER_USAGE
-from exporter.usage import TOLERANCE as WATCHDOGS
 from exporter.usage import UsageBook
 from gpushare.cards.source import MigInstance
 from gpushare.domain.model import CardUUID

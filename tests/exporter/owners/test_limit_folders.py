@@ -1,0 +1,100 @@
+"""What the device plugin wrote for a container, as the exporter reads it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
+from deviceplugin.dra.prepared import PreparedResourceClaims, RequestFiles
+from exporter.held import ContainerLimit, of_container
+from exporter.owners.limit_folders import LimitFolders, merge_limits
+from gpushare.domain.model import PodUID
+from gpushare.kube import names
+from gpushare.kubelet.claim_records import PreparedResourceClaim
+from gpushare.kubelet.limit_files import REGION, InnerPid
+from gpushare.kubelet.pods import HardLimit
+from tests.deviceplugin.node_fixture import NODE
+from tests.exporter.exporter_data import region
+
+Log = pytest.LogCaptureFixture
+PRELOAD, DRIVER = HardLimit("preload", 1024, 1536), HardLimit("driver", 768, 768)
+RECORD = AllocationRecord(
+    "default", "a", PodUID("uid-a"), "main", names.MEMORY, ("1f9c27aa-m0001",)
+)
+A = of_container("uid-a", "main")
+LIMITS = "vcuda-limits 2\ncard GPU-1 1024 256\n"
+
+
+def put(state: Path, record: AllocationRecord, limit: HardLimit | None) -> Path:
+    """Let the device plugin start this container; its folder."""
+    records = AllocationRecords(state / "containers")
+    records.write(record, limit)
+    records.fill(record, record, "{}", LIMITS if limit == PRELOAD else "")
+    return records.folder(record)
+
+
+def test_a_container_has_what_its_record_says(tmp_path: Path) -> None:
+    """One without a limit is not there; a second resource's folder has no limit."""
+    folder = put(tmp_path, RECORD, PRELOAD)
+    put(tmp_path, replace(RECORD, resource=names.CORE, ids=("1f9c27aa-c001",)), None)
+    put(tmp_path, replace(RECORD, uid=PodUID("uid-b")), None)
+    put(tmp_path, replace(RECORD, uid=PodUID("uid-d")), DRIVER)
+    folders = LimitFolders(tmp_path)
+    driver = {of_container("uid-d", "main"): ContainerLimit(DRIVER)}
+    assert folders.read() == {A: ContainerLimit(PRELOAD, {}, True)} | driver
+    (folder / REGION).write_bytes(region({(7, 100): 300, (8, 0): 0}))
+    counted = {InnerPid(7, 100): 300 * 2**20, InnerPid(8, 0): 0}
+    assert folders.read()[A] == ContainerLimit(PRELOAD, counted, True)
+    (folder / "limits").write_text("vcuda-limits 1\ncard GPU-1 1024\n")
+    assert folders.read()[A] == ContainerLimit(PRELOAD, counted)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\1" * 40000, region({(7, 1): 1})[:-1]])
+def test_a_region_that_the_library_would_not_believe(
+    tmp_path: Path, raw: bytes
+) -> None:
+    folder = put(tmp_path, RECORD, PRELOAD)
+    (folder / REGION).write_bytes(raw)
+    assert LimitFolders(tmp_path).read()[A].counted == {}
+
+
+def test_a_container_by_a_claim(tmp_path: Path) -> None:
+    """By the part of the claim that it uses."""
+    claim = PreparedResourceClaim("uid-c", "default", "c", (), {"r": PRELOAD}, {})
+    prepared = PreparedResourceClaims(tmp_path / "claims", tmp_path / "cdi", NODE)
+    prepared.put(claim, [RequestFiles("r", "{}", LIMITS)])
+    read = LimitFolders(tmp_path).read()
+    assert read == {"uid-c/r": ContainerLimit(PRELOAD, {}, True)}
+
+
+def test_what_cannot_be_read_is_unknown_and_logged_once(
+    tmp_path: Path, caplog: Log
+) -> None:
+    folder = put(tmp_path, RECORD, PRELOAD)
+    (folder / REGION).unlink()
+    folders = LimitFolders(tmp_path)
+    assert folders.read() == {A: ContainerLimit(PRELOAD)}
+    assert caplog.messages == []
+    (folder / REGION).mkdir()
+    for _ in range(3):
+        assert folders.read() == {A: ContainerLimit(PRELOAD)}
+    assert len(caplog.messages) == 1
+    (tmp_path / "containers" / "broken").mkdir()
+    (tmp_path / "containers" / "broken" / ".hard_limit").write_text("{")
+    assert folders.read().keys() == {A}
+    assert LimitFolders(tmp_path / "elsewhere").read() == {}
+
+
+def test_what_was_counted_before_or_after_counts() -> None:
+    """The driver is asked in between: what was given back meanwhile, it may tell of."""
+    one, other, third = (InnerPid(pid, 1) for pid in (1, 2, 3))
+
+    def limits(counted: dict[InnerPid, int] | None) -> dict[str, ContainerLimit]:
+        return {A: ContainerLimit(PRELOAD, counted)}
+
+    merged = merge_limits(limits({one: 9, other: 1}), limits({one: 2, third: 5}))
+    assert merged == limits({one: 9, other: 1, third: 5})
+    assert merge_limits({}, limits({one: 2})) == limits({one: 2})
+    assert merge_limits(limits({one: 2}), {}) == {}
+    assert merge_limits(limits({one: 2}), limits(None)) == limits(None)
