@@ -2,7 +2,7 @@
 
 What was allocated comes from placements only; what is used comes from processes only.
 
-Overuse is memory above the container's share. Cores are not limited, because idle cores
+Case is memory above the container's share. Cores are not limited, because idle cores
 may be used by others. A pod that has a card to itself has no share to exceed. One CUDA
 context is allowed beside a share: many processes, each with its own, fill a card.
 """
@@ -465,10 +465,10 @@ LONGEST_GAP_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Overuse:
-    """One container over its share; ``lasted_s`` is for how long it is known to be.
+class Case:
+    """A container over its share, or not held; ``lasted_s`` is for how long, as known.
 
-    ``seen`` is when the last round saw it, by the clock of ``detect_overuse``; None if
+    ``seen`` is when the last round saw it, by the clock of ``follow_cases``; None if
     that round did not tell. ``reported`` and ``evicted`` are what was done about it.
     """
 
@@ -479,7 +479,7 @@ class Overuse:
     evicted: bool = False
 
 
-Overuses = Mapping[UseKey, Overuse]
+Cases = Mapping[UseKey, Case]
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,35 +519,51 @@ def is_over(use: ContainerUse) -> bool | None:
     return own_mib > 0 and own_mib + use.beside_mib > share * TOLERANCE
 
 
-def detect_overuse(before: Overuses, usage: Usage, now: float) -> Overuses:
-    """Return the containers over their share by a round at ``now``, and for how long.
+def is_not_held(use: ContainerUse) -> bool | None:
+    """Return whether what should hold a container does not; None for unknown."""
+    return None if use.held is None else not use.held.is_held
 
-    A container whose use is unknown stays as it was; that time does not count. ``now``
-    is in monotonic seconds.
+
+def follow_cases(
+    before: Cases,
+    usage: Usage,
+    now: float,
+    is_case: Callable[[ContainerUse], bool | None] = is_over,
+) -> Cases:
+    """Return the containers that are a case by a round at ``now``, and for how long.
+
+    One of which ``is_case`` does not know stays as it was; that time does not count.
+    ``now`` is in monotonic seconds.
     """
-    overuses: dict[UseKey, Overuse] = {}
+    cases: dict[UseKey, Case] = {}
     if usage.at is None:
         return {key: replace(known, seen=None) for key, known in before.items()}
     for use in usage.containers:
-        known = before.get(use.key, Overuse(use, None))
-        over = is_over(use)
-        if over:
+        known = before.get(use.key, Case(use, None))
+        so = is_case(use)
+        if so:
             gap_s = 0.0 if known.seen is None else now - known.seen
             lasted_s = known.lasted_s + (gap_s if gap_s <= LONGEST_GAP_S else 0.0)
-            overuses[use.key] = replace(known, use=use, seen=now, lasted_s=lasted_s)
-        elif over is None and use.key in before:
-            overuses[use.key] = replace(known, seen=None)
-    return overuses
+            cases[use.key] = replace(known, use=use, seen=now, lasted_s=lasted_s)
+        elif so is None and use.key in before:
+            cases[use.key] = replace(known, seen=None)
+    return cases
 
 
-def due_overuses(overuses: Overuses, after_s: float) -> Iterator[Overuse]:
-    """Return those that have been over their share for so long, and are now."""
-    for overuse in overuses.values():
-        if overuse.seen is not None and overuse.lasted_s >= after_s:
-            yield overuse
+def due_cases(cases: Cases, after_s: float) -> Iterator[Case]:
+    """Return those that have lasted for so long, and are cases now."""
+    for case in cases.values():
+        if case.seen is not None and case.lasted_s >= after_s:
+            yield case
 
 
-def overuse_text(overuse: Overuse, card: str) -> str:
+def not_held_text(case: Case, card: str) -> str:
+    """Describe why a container is not held, as ``overuse_text`` does."""
+    because = case.use.held.because if case.use.held else ""
+    return f"container {case.use.container} is not held on {card}: {because}"
+
+
+def overuse_text(overuse: Case, card: str) -> str:
     """Describe it in one sentence, for the pod's events and the log."""
     use = overuse.use
     share = allotted_mib(use) or 0.0

@@ -41,6 +41,17 @@ SHARES = Group(
             "2m",
         ),
         Alert(
+            "VcudaNotHeld",
+            f"min by ({CONTAINER}) (vcuda_container_held) == 0",
+            "warning",
+            f"{_WHO} is not held to its share",
+            "The isolation tier of {{ $labels.NodeName }} does not limit it: it can "
+            "take memory that is promised to other pods. The event VcudaNotHeld of the "
+            "pod has the reason. Give the program a libc and a way to the card that "
+            "the tier holds, or a whole card.",
+            "5m",
+        ),
+        Alert(
             "VcudaIdleAllocation",
             # By these labels only: a restart of the exporter must not reset the time.
             f"{by(_ON_CARD, ALLOTTED)} > 0\n"

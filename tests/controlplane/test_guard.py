@@ -541,6 +541,8 @@ def test_events_are_written_about_pods_in_ones_own_name(
     """What the device plugin and the exporter of a node have to say, and no more."""
     ours = guarded.on_node(account, "here")
     assert ours.post(EVENTS, event(account))[0] == 201
+    not_held = ours.post(EVENTS, event(account, reason="VcudaNotHeld"))
+    assert (not_held[0] == 201) == (account == EXPORTER), not_held
     assert_denied(guarded.on_node(account, "there").post(EVENTS, event(account)), "own")
     assert_denied(ours.post(EVENTS, event(account, reason="Other")), "of events")
     other = PLUGIN if account == EXPORTER else EXPORTER

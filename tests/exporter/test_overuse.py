@@ -2,22 +2,36 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
 import pytest
 
-from exporter.overuse import REASON, OveruseMonitor
+from exporter.held import of_container
+from exporter.overuse import NOT_HELD, REASON, OveruseMonitor
 from exporter.owners.owner_pods import CONFIG_MIRROR, Owner
 from exporter.run import WatchedPods
 from exporter.snapshot import TelemetrySnapshot
 from exporter.usage import Mode, OveruseTally, UsageBook
+from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import Forbidden, Unreachable
+from gpushare.kubelet.limit_files import InnerPid
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import page
 from tests.deviceplugin.node_fixture import found_card
-from tests.exporter.exporter_data import AT, A, cid, held, processes, snapshot, use
+from tests.exporter.exporter_data import (
+    AT,
+    NO_LIMITS,
+    A,
+    cid,
+    held,
+    limited,
+    processes,
+    snapshot,
+    use,
+)
 
 Log = pytest.LogCaptureFixture
 GONE = Unreachable("no connection")
@@ -51,6 +65,7 @@ class OveruseFixture:
         self.cluster = Refusing()
         self.watched = WatchedPods()
         self.now = snapshot(found_card(0), round_=processes({}))
+        self.limits = NO_LIMITS
         self.seconds = 0.0
         self.stepped_s = 0.0
         book = UsageBook(lambda: self.now, self.watched.current)
@@ -100,7 +115,8 @@ class OveruseFixture:
             for pid, (pod, name) in names.items()
         }
         running = [use(pid, size) for pid, size in zip(names, mib, strict=True)]
-        round_ = processes({A: running}, owners, at=AT + after_s + self.stepped_s)
+        at = AT + after_s + self.stepped_s
+        round_ = processes({A: running}, owners, at=at, limits=self.limits)
         self.now = snapshot(found_card(0), round_=round_)
         self.seconds = after_s
         self.patrol.step()
@@ -161,6 +177,64 @@ def test_a_round_that_is_looked_at_again_is_no_new_one() -> None:
         monitored.seconds = float(after_s)
         monitored.patrol.step()
     assert monitored.outcome() == (["a"], [])
+
+
+def counts(monitored: OveruseFixture, mib: int) -> None:
+    """The preload library counts so much of the process; NVML tells more."""
+    inside = InnerPid(5, 1)
+    made = limited("a", {inside: mib}, {0: inside})
+    [limit] = made.containers.values()
+    key = of_container(monitored.uids["a"], "main")
+    monitored.limits = replace(made, containers={key: limit})
+
+
+def test_an_event_is_written_once_for_a_container_that_is_not_held() -> None:
+    """It may be within its share, so it is never evicted. Unknown ends nothing."""
+    monitored = OveruseFixture("evict", held("a"))
+    counts(monitored, 10)
+    monitored.uses(58, a=1500)
+    assert monitored.events() == []
+    monitored.uses(120, a=1500)
+    [(pod, reason, message)] = monitored.events()
+    assert (pod, reason) == ("a", NOT_HELD)
+    assert "container main is not held on card 0 (" in message
+    assert "its process 0 holds 1500 MiB, and the preload library counts 10" in message
+    monitored.limits = NO_LIMITS
+    monitored.uses(130, a=1500)
+    counts(monitored, 10)
+    monitored.uses(200, a=1500)
+    assert len(monitored.events()) == 1
+    counts(monitored, 1500)
+    monitored.uses(202, a=1500)
+    counts(monitored, 10)
+    monitored.uses(280, a=1500)
+    assert len(monitored.events()) == 2
+    assert monitored.patrol.tally() == OveruseTally()
+    assert monitored.pods() == ["a"]
+
+
+def test_both_cases_of_a_container_are_told_of() -> None:
+    monitored = OveruseFixture("report", held("a"))
+    counts(monitored, 10)
+    monitored.uses(70, a=OVER)
+    assert sorted(reason for _, reason, _ in monitored.events()) == [NOT_HELD, REASON]
+    assert monitored.patrol.tally() == OveruseTally(reports=1)
+
+
+def test_a_tier_of_which_nothing_is_seen_is_logged_once(caplog: Log) -> None:
+    """The folder is not mounted, as under an older manifest."""
+    body = held("a")
+    body["metadata"]["annotations"][names.ISOLATION] = "preload"
+    monitored = OveruseFixture("report", body)
+    monitored.patrol.step()
+    assert caplog.messages == []
+    monitored.uses(30, a=1500)
+    assert caplog.messages == ["it is not known whether containers are held"]
+    counts(monitored, 1500)
+    monitored.uses(40, a=1500)
+    monitored.limits = NO_LIMITS
+    monitored.uses(50, a=1500)
+    assert len(caplog.messages) == 2
 
 
 def ending() -> Json:

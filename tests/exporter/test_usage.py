@@ -12,13 +12,13 @@ from exporter.snapshot import ProcessRound, TelemetrySnapshot
 from exporter.telemetry import fields as f
 from exporter.telemetry.base import ProcessesAnswer, ProcessUse, SmSource
 from exporter.usage import (
+    Cases,
     ContainerUse,
-    Overuses,
     Usage,
     UsageBook,
     account_usage,
-    detect_overuse,
-    due_overuses,
+    due_cases,
+    follow_cases,
     is_over,
     overuse_text,
 )
@@ -329,10 +329,10 @@ def at(after_s: float, *uses: ContainerUse) -> tuple[Usage, float]:
     return Usage(uses, {}, AT + after_s), after_s
 
 
-def follow(*rounds: tuple[Usage, float]) -> Overuses:
-    found: Overuses = {}
+def follow(*rounds: tuple[Usage, float]) -> Cases:
+    found: Cases = {}
     for usage, now in rounds:
-        found = detect_overuse(found, usage, now)
+        found = follow_cases(found, usage, now)
     return found
 
 
@@ -341,7 +341,7 @@ def lasted(*rounds: tuple[Usage, float]) -> list[float]:
 
 
 def is_due(after_s: float, *rounds: tuple[Usage, float]) -> bool:
-    return bool(list(due_overuses(follow(*rounds), after_s)))
+    return bool(list(due_cases(follow(*rounds), after_s)))
 
 
 @pytest.mark.parametrize(

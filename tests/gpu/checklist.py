@@ -27,8 +27,8 @@ from exporter.telemetry.nvml import NvmlTelemetry
 from exporter.usage import (
     ContainerUse,
     Usage,
-    detect_overuse,
-    due_overuses,
+    due_cases,
+    follow_cases,
     overuse_text,
 )
 from gpushare.cards.nvml_cards import NvmlCards
@@ -173,8 +173,8 @@ def overuse(card: Card) -> Iterator[str]:
         uuid, "default", "app", "1", "main", Amount(units, 1), memory_mib=held
     )
     usage = Usage((use,), at=0)
-    seen = detect_overuse(detect_overuse({}, usage, 0), usage, 10)
-    words = [overuse_text(one, f"card {uuid}") for one in due_overuses(seen, 5)]
+    seen = follow_cases(follow_cases({}, usage, 0), usage, 10)
+    words = [overuse_text(one, f"card {uuid}") for one in due_cases(seen, 5)]
     yield f"- {words[0] if words else f'not over its share with {held:.0f} MiB'}"
 
 

@@ -188,6 +188,14 @@ OVER = About(
     NodeName="n",
 )
 NAMESAKE = memory(0, 8192, over=False, NamespaceName="b")
+NOT_HELD = About(
+    "VcudaNotHeld",
+    "a/bert-0 (main) is not held to its share",
+    WHO,
+    WARNING,
+    NodeName="n",
+)
+HELD = "vcuda_container_held"
 IDLE = About(
     "VcudaIdleAllocation",
     "a/bert-0 (main) has held 1024 MiB for two hours without using it",
@@ -291,6 +299,14 @@ CASES = (
     OVER.fires(
         "its namesake in another namespace has room", 3, merged(memory(1126), NAMESAKE)
     ),
+    NOT_HELD.fires("the library does not count it", 6, share(HELD, "0x20")),
+    NOT_HELD.fires(
+        "it is held on another card",
+        6,
+        merged(share(HELD, "0x20"), share(HELD, "1x20", UUID="GPU-1")),
+    ),
+    NOT_HELD.silent("for some rounds", 20, share(HELD, "0 0 0 0 1x16")),
+    NOT_HELD.silent("it is not known", 20, share(HELD, "_x20")),
     OVER.silent("it asked for cores and no memory", 20, memory(1126, 0)),
     OVER.silent("for a moment", 1, memory(1126)),
     OVER.silent("the last few MiB", 20, memory(1060, over=False)),
