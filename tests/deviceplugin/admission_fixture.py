@@ -40,7 +40,8 @@ class AdmissionFixture:
     def __init__(self, *cards: Card, chance: Random | None = None) -> None:
         self.chance = chance or Random(0)
         found = {
-            one.uuid: FoundCard(one.uuid, one.index, one.units * 256) for one in cards
+            card.uuid: FoundCard(card.uuid, card.index, card.units * 256)
+            for card in cards
         }
         self.cards = Cards(cards, found)
         self.pods = NodePods(Embedded(), NODE)
@@ -55,9 +56,9 @@ class AdmissionFixture:
         """What kubelet lists: no init containers that end."""
         found: dict[PodName, Mapping[str, HeldDevices]] = {
             name: {
-                one.name: dict(self.held.get(name, {}).get(one.name, {}))
-                for one in pod.gpu_containers
-                if one.role is not Role.INIT
+                container.name: dict(self.held.get(name, {}).get(container.name, {}))
+                for container in pod.gpu_containers
+                if container.role is not Role.INIT
             }
             for name, pod in self.active.items()
         }
@@ -87,7 +88,7 @@ class AdmissionFixture:
                 cards = list(self._allocate(resource, ids))
                 assert shown.setdefault(container.name, cards) == cards
                 mine[resource] = frozenset(ids)
-            ids_held = {one for ids in mine.values() for one in ids}
+            ids_held = {device_id for ids in mine.values() for device_id in ids}
             if container.role is Role.INIT:
                 reusable |= ids_held
             else:
@@ -101,18 +102,18 @@ class AdmissionFixture:
     def choose(self, resource: str, count: int, reusable: set[str]) -> Sequence[str]:
         """Choose as kubelet does, who prefers what we prefer if it is to be had."""
         every = [
-            one
+            device_id
             for card in self.cards.all
             if card.healthy
-            for one in device_ids(card, KINDS[resource])
+            for device_id in device_ids(card, KINDS[resource])
         ]
-        again = [one for one in every if one in reusable]
+        again = [device_id for device_id in every if device_id in reusable]
         must = self.chance.sample(again, min(count, len(again)))
         if len(must) == count:
             return must
         used = self.used() - set(must)
         free = self.chance.sample(every, len(every))
-        free = [one for one in free if one not in used]
+        free = [device_id for device_id in free if device_id not in used]
         chosen = self.chooser.prefer(
             DeviceQuestion(self.cards, resource, free, must, count)
         )
@@ -122,11 +123,11 @@ class AdmissionFixture:
 
     def used(self) -> set[str]:
         return {
-            one
+            device_id
             for containers in self.held.values()
             for held in containers.values()
             for ids in held.values()
-            for one in ids
+            for device_id in ids
         }
 
     def forget(self, pod: NodePod) -> None:

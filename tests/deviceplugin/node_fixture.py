@@ -91,7 +91,9 @@ class ScriptedCards:
 
     def readings(self) -> Sequence[CardReading]:
         self.cards()
-        why = [(one.uuid, self.failures.get(one.uuid, "")) for one in self.found.cards]
+        why = [
+            (card.uuid, self.failures.get(card.uuid, "")) for card in self.found.cards
+        ]
         return [CardReading(uuid, None if how else 0, how) for uuid, how in why]
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
@@ -286,7 +288,9 @@ class NodeFixture:
         """The placement of all that a pod asks, whole, on the card of this index."""
         record = read_pod_record(pod)
         claims = record.request.claims  # type: ignore[union-attr]
-        shares = [Share(UUIDS[card], one.amount, one.containers) for one in claims]
+        shares = [
+            Share(UUIDS[card], claim.amount, claim.containers) for claim in claims
+        ]
         return Placement(record.pod, NODE, join_shares(shares))
 
     def pod(self, name: str) -> Json:
@@ -351,10 +355,10 @@ class NodeFixture:
         for pod in active:
             now = self.pod(pod["metadata"]["name"])
             runs = [
-                one["name"]
+                status["name"]
                 for key in ("initContainerStatuses", "containerStatuses")
-                for one in now["status"].get(key, ())
-                if "running" in one["state"]
+                for status in now["status"].get(key, ())
+                if "running" in status["state"]
             ]
             answer = self.devices.admit(now, runs)
             assert not isinstance(answer, Rejection), answer
@@ -389,8 +393,8 @@ class NodeFixture:
         """Pod, reason and message of every event."""
         items = self.cluster.list_page(Kind.EVENTS, limit=1000).items
         return [
-            (one["involvedObject"]["name"], one["reason"], one["message"])
-            for one in items
+            (event["involvedObject"]["name"], event["reason"], event["message"])
+            for event in items
         ]
 
 
@@ -423,10 +427,10 @@ def prefers(node: NodeFixture, uuid: CardUUID) -> None:
 
 
 def ids_of(uuid: CardUUID, ids: Sequence[str]) -> list[str]:
-    return [one for one in ids if one.startswith(card_key(uuid))]
+    return [device_id for device_id in ids if device_id.startswith(card_key(uuid))]
 
 
 def because(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
     """The reasons that were logged with these words."""
-    told = [one for one in list(caplog.records) if one.message == words]
-    return [getattr(one, "because", "") for one in told]
+    told = [line for line in list(caplog.records) if line.message == words]
+    return [getattr(line, "because", "") for line in told]

@@ -28,8 +28,8 @@ def desk_of(case: Json) -> AdmissionFixture:
 
 def body_of(name: str, asked: list[Json]) -> Json:
     containers = [
-        container_json(f"c{i}", one.get("mem"), one.get("core"))
-        for i, one in enumerate(asked)
+        container_json(f"c{i}", container.get("mem"), container.get("core"))
+        for i, container in enumerate(asked)
     ]
     return pod_json(name, containers=containers)
 
@@ -72,12 +72,12 @@ def run_pending(case: Json) -> Outcome:
     """Pods that wait for kubelet, which takes them in the order of the case."""
     fixture = desk_of(case)
     asked = {
-        one["pod"]: [{key: one.get(key) for key in ("mem", "core")}]
-        for one in case["pending_pods"]
+        pod["pod"]: [{key: pod.get(key) for key in ("mem", "core")}]
+        for pod in case["pending_pods"]
     }
     pods = {
-        one["pod"]: bind(fixture, one["pod"], asked[one["pod"]], one["card"])
-        for one in case["pending_pods"]
+        pod["pod"]: bind(fixture, pod["pod"], asked[pod["pod"]], pod["card"])
+        for pod in case["pending_pods"]
     }
     order = case.get("kubelet_order") or [case["kubelet_request"]["for"]]
     first = (names.CORE, names.MEMORY)
@@ -88,7 +88,7 @@ def run_pending(case: Json) -> Outcome:
         name: fixture.occupancy.placement(pod, fixture.listed(), fixture.cards)
         for name, pod in pods.items()
     }
-    as_planned = all(one == pods[name].placement for name, one in held.items())
+    as_planned = all(given == pods[name].placement for name, given in held.items())
     return {"allocated": cards, "actual_equals_annotation": as_planned}
 
 

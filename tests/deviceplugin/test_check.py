@@ -195,7 +195,7 @@ def test_the_answer_is_printed_and_written(tmp_path: Path) -> None:
         check=True,
     )
     assert json.loads(done.stdout) == json.loads(into.read_text())
-    assert [one["count"] for one in json.loads(done.stdout)["cards"]] == [2]
+    assert [card["count"] for card in json.loads(done.stdout)["cards"]] == [2]
     wrong = given | {"GPUSHARE_INJECT": "x"}
     done = subprocess.run(
         command, env=wrong, capture_output=True, text=True, check=False

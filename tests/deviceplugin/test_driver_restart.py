@@ -41,9 +41,9 @@ def driver(tmp_path: Path) -> Iterator[StubDriver]:
 def wait_for_the_mismatch(caplog: pytest.LogCaptureFixture) -> None:
     """From the first such word on the time counts."""
     wait_until(
-        lambda: [getattr(one, "because", "") for one in list(caplog.records)],
+        lambda: [getattr(line, "because", "") for line in list(caplog.records)],
         "a word of the library",
-        accept=lambda said: any("another version" in one for one in said),
+        accept=lambda said: any("another version" in message for message in said),
     )
 
 

@@ -204,14 +204,14 @@ def test_a_killed_one_begins_where_it_ended(node: Node) -> None:
     with node.devices as devices:
         with running(node.start()) as child:
             node.wait_registered()
-            before = {one: devices._registry.healthy(one) for one in (M, C)}
+            before = {kind: devices._registry.healthy(kind) for kind in (M, C)}
             given = devices.admit(held)
             child._process.kill()
             status_of(child)
             wait_until(lambda: devices.allocatable() == {M: 0, C: 0}, "its end")
         with running(node.start()):
             node.wait_registered()
-            assert {one: devices._registry.healthy(one) for one in (M, C)} == before
+            assert {kind: devices._registry.healthy(kind) for kind in (M, C)} == before
             again = devices.admit(more)
             assert visible(again) != visible(given)
             devices.start(held["metadata"]["uid"], "main")
@@ -240,9 +240,9 @@ def test_all_complaints_come_at_once(node: Node) -> None:
     lines = node.words().splitlines()
     named = ["NODE_NAME", "INJECT", "RESERVE_MB", "SIMULATED_CARDS", "INVENTORY"]
     for name in [*named, "KUBECONFIG", "LISTEN"]:
-        assert [one for one in lines if one.startswith(f"GPUSHARE_{name}")], name
+        assert [line for line in lines if line.startswith(f"GPUSHARE_{name}")], name
     assert len(lines) == 7
-    [taken] = [one for one in lines if one.startswith("GPUSHARE_LISTEN")]
+    [taken] = [line for line in lines if line.startswith("GPUSHARE_LISTEN")]
     assert f"cannot listen on {node.listen.host}:{port} (" in taken
     assert "in use" in taken
     assert not (node.folder / "vcuda").exists()

@@ -50,7 +50,7 @@ class Starting:
         offer.set_found([found_card(0)])
         self.publisher = Publisher(self.node, offer)
         options = pb.DevicePluginOptions()
-        self.services = [Service(one, list, offer, options) for one in (M, C)]
+        self.services = [Service(resource, list, offer, options) for resource in (M, C)]
         self.taint = StartupTaint(self.publisher, self.services)
         taint(self.cluster, OURS, THEIRS)
         count(self.cluster, COUNTED)
@@ -134,7 +134,7 @@ def test_a_refusal_is_logged_once_and_tried_again(
     wait_until(lambda: taints(starting.cluster) == [THEIRS], "the taint to go")
     stop.set()
     thread.join(20)
-    events = [one.getMessage() for one in caplog.records if "taint" in one.getMessage()]
+    events = [message for message in caplog.messages if "taint" in message]
     assert events == ["startup taint not removed", "startup taint removed"]
 
 

@@ -302,7 +302,7 @@ def test_who_is_on_a_sick_card_is_named(
     watched.on = {A: {"pods": ["default/b", "default/a"], "claims": []}}
     watched.source.failures = {A: "lost"}
     watched.watcher.read()
-    (told,) = [one for one in caplog.records if one.message == "card is sick"]
+    (told,) = [line for line in caplog.records if line.message == "card is sick"]
     assert told.pods == "default/a, default/b"  # type: ignore[attr-defined]
     assert not hasattr(told, "claims")
 

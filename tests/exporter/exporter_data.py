@@ -51,18 +51,18 @@ def held(
     """
     parts = {"main": (units, cores)} if containers is None else containers
     amounts = [
-        ContainerAmount(one, Amount(its_cores, its_units))
-        for one, (its_units, its_cores) in parts.items()
+        ContainerAmount(container, Amount(its_cores, its_units))
+        for container, (its_units, its_cores) in parts.items()
     ]
-    total = sum((one.amount for one in amounts), Amount())
+    total = sum((amount.amount for amount in amounts), Amount())
     if charged is not None:
         total = Amount(charged[1], charged[0])
     share = Share(CardUUID(on), total, tuple(amounts))
     made = bound_json(placement(name, shares=[share], node=NODE))
     made["metadata"]["namespace"] = namespace
     made["spec"]["containers"] = [
-        container_json(one, its_units or None, its_cores or None)
-        for one, (its_units, its_cores) in parts.items()
+        container_json(container, its_units or None, its_cores or None)
+        for container, (its_units, its_cores) in parts.items()
     ]
     return with_ids(made) if running else made
 
@@ -73,11 +73,11 @@ def with_ids(pod: Json) -> Json:
     for kind in ("container", "initContainer"):
         pod["status"][f"{kind}Statuses"] = [
             {
-                "name": one["name"],
-                "containerID": "containerd://" + cid(f"{name}/{one['name']}"),
+                "name": container["name"],
+                "containerID": "containerd://" + cid(f"{name}/{container['name']}"),
                 "state": {"running": {}},
             }
-            for one in pod["spec"].get(f"{kind}s", ())
+            for container in pod["spec"].get(f"{kind}s", ())
         ]
     return pod
 
@@ -129,12 +129,12 @@ def processes(
 ) -> ProcessRound:
     """A round; a card that is not named has none. Owner None: its cgroup was gone."""
     told = {
-        uuid: one
-        if isinstance(one, ProcessesAnswer)
-        else ProcessesAnswer(tuple(one), source)
-        for uuid, one in ({A: (), B: ()} | dict(by_card)).items()
+        uuid: uses
+        if isinstance(uses, ProcessesAnswer)
+        else ProcessesAnswer(tuple(uses), source)
+        for uuid, uses in ({A: (), B: ()} | dict(by_card)).items()
     }
-    known = {pid: one for pid, one in (owners or {}).items() if one is not None}
+    known = {pid: owner for pid, owner in (owners or {}).items() if owner is not None}
     return ProcessRound(at, 0.01, {} if failure else told, known, failure, limits)
 
 
@@ -149,8 +149,8 @@ def rounds(
     lacks = {uuid: set(names) for uuid, names in (unsupported or {}).items()}
     named = {name for its in [*values.values(), *lacks.values()] for name in its}
     found: dict[str, Round] = {}
-    for group in {one.group for one in FIELDS if one.name in named}:
-        names = {one.name for one in FIELDS if one.group == group}
+    for group in {field.group for field in FIELDS if field.name in named}:
+        names = {field.name for field in FIELDS if field.group == group}
         cards = {
             uuid: CardAnswer(
                 {name: value for name, value in its.items() if name in names},
@@ -190,6 +190,6 @@ def snapshot(
 
 def of(usage: Usage, pod: str, container: str = "main", card: str = A) -> ContainerUse:
     """The use of one container; exactly one."""
-    named = {(one.pod, one.container, one.card): one for one in usage.containers}
+    named = {(use.pod, use.container, use.card): use for use in usage.containers}
     assert len(named) == len(usage.containers)
     return named[pod, container, card]

@@ -52,13 +52,13 @@ class ScriptedTelemetry:
         self.asked.append((group, tuple(fields)))
         self._check(group)
         plain = CardAnswer(dict.fromkeys(fields, 1.0))
-        return {one.uuid: self.says.get(one.uuid, plain) for one in self.found.cards}
+        return {card.uuid: self.says.get(card.uuid, plain) for card in self.found.cards}
 
     def processes(self) -> Mapping[CardUUID, ProcessesAnswer]:
         self.asked.append(("processes", ()))
         self._check("processes")
         none = ProcessesAnswer()
-        return {one.uuid: self.lists.get(one.uuid, none) for one in self.found.cards}
+        return {card.uuid: self.lists.get(card.uuid, none) for card in self.found.cards}
 
     def wait_for_event(self, timeout_s: float) -> XidEvent | None:
         try:
@@ -116,7 +116,7 @@ class SamplerFixture:
         stop = Event()
         threads = [Thread(target=self.sampler.look_for_cards, args=(stop,))]
         threads += [
-            Thread(target=self.sampler.sample, args=(one, stop)) for one in groups
+            Thread(target=self.sampler.sample, args=(group, stop)) for group in groups
         ]
         for thread in threads:
             thread.start()

@@ -119,10 +119,10 @@ class ExpositionFixture:
     def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
         """All samples of exactly this name, as Prometheus reads them."""
         return [
-            (one.labels, one.value)
+            (sample.labels, sample.value)
             for family in parse(self.text())
-            for one in family.samples
-            if one.name == name
+            for sample in family.samples
+            if sample.name == name
         ]
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -158,9 +158,9 @@ def moved(name: str) -> Json:
 def full() -> ExpositionFixture:
     """A node where every metric there is has a value."""
     every = {
-        one.name: float(number)
-        for number, one in enumerate(FIELDS)
-        if one.name not in (fields.XID_ERRORS, fields.MEMORY_TEMP)
+        field.name: float(number)
+        for number, field in enumerate(FIELDS)
+        if field.name not in (fields.XID_ERRORS, fields.MEMORY_TEMP)
     }
     round_ = processes(
         {A: [use(1, 3000, 20), use(2, 9, 1)]},
@@ -185,14 +185,16 @@ def full() -> ExpositionFixture:
 
 def test_a_full_page_is_as_the_two_tables_say() -> None:
     """No metric more or less; no series twice, because Prometheus drops one of them."""
-    told = [one for family in parse(full().text()) for one in family.samples]
-    assert {one.name for one in told} == {one.name for one in (*FIELDS, *own.OWN)}
-    series = [(one.name, *sorted(one.labels.items())) for one in told]
+    told = [sample for family in parse(full().text()) for sample in family.samples]
+    metrics = (*FIELDS, *own.OWN)
+    assert {sample.name for sample in told} == {metric.name for metric in metrics}
+    series = [(sample.name, *sorted(sample.labels.items())) for sample in told]
     assert len(series) == len(set(series))
     base = {"card": set(CARD_A), "container": set(MAIN_OF_A), "node": {"NodeName"}}
-    for one in own.OWN:
-        labels = {frozenset(each.labels) for each in told if each.name == one.name}
-        assert labels == {frozenset(base[one.about] | set(one.labels))}, one.name
+    for metric in own.OWN:
+        labels = {frozenset(each.labels) for each in told if each.name == metric.name}
+        wanted = frozenset(base[metric.about] | set(metric.labels))
+        assert labels == {wanted}, metric.name
 
 
 def test_promtool_has_nothing_to_say(promtool: Promtool) -> None:
@@ -212,7 +214,7 @@ def test_counters_keep_their_exact_names() -> None:
     fixture = busy(values={A: {name: 5.0}})
     assert f"# TYPE {name} untyped\n{name}{{" in fixture.text()
     families = parse_open_metrics(open_metrics(fixture.registry).decode())
-    found = {one.name for family in families for one in family.samples}
+    found = {sample.name for family in families for sample in family.samples}
     assert {name, "vcuda_watchdog_reports_total"} <= found
     assert f"{name}_total" not in found
 
@@ -272,7 +274,7 @@ def test_idle_is_zero_and_gone_is_nothing() -> None:
     failing = processes({A: ProcessesAnswer(failure="it hangs")})
     fixture.now = snapshot(round_=failing)
     for name in (SM, OVER, own.CARD_UNATTRIBUTED.name):
-        assert not [one for one in fixture.samples(name) if one[0]["UUID"] == A], name
+        assert A not in {labels["UUID"] for labels, _ in fixture.samples(name)}, name
     assert fixture.by(ALLOCATED) == {"a": 2048}
     fixture.watched.replace(iter([page()]))
     assert fixture.samples(ALLOCATED) == []
@@ -294,13 +296,13 @@ def test_who_is_over_its_share_and_when_it_worked_last() -> None:
         {A: [use(1, 3000, 1), use(2, 100, 0), use(3, None, None), use(4, 100, 5)]},
         {1: owner("a"), 2: owner("b"), 3: owner("c"), 4: NO_POD},
     )
-    pods = [held(one) for one in "abc"]
+    pods = [held(name) for name in "abc"]
     fixture = ExpositionFixture(snapshot(round_=round_), pods=pods)
     assert fixture.by(OVER) == {"a": 1, "b": 0}
     assert fixture.by(own.LAST_BUSY.name) == {"a": AT, "b": AT}
     [labels] = [its for its, value in fixture.samples(SM) if value == 5]
     empty = ("NamespaceName", "PodName", "ContainerName", "AllocateMode")
-    assert [labels[one] for one in empty] == [""] * 4
+    assert [labels[label] for label in empty] == [""] * 4
 
 
 def test_who_is_held_by_its_tier() -> None:
@@ -395,8 +397,8 @@ def test_before_the_pods_are_known_nothing_is_said_of_them() -> None:
     round_ = processes({A: [use(1, 100, 20)]}, {1: owner("a")})
     fixture = ExpositionFixture(snapshot(round_=round_))
     unknown = (own.SM_UTIL, own.FB_ALLOCATED, own.ALLOCATE_MODE, own.DISAGREEMENTS)
-    for one in unknown:
-        assert fixture.samples(one.name) == [], one.name
+    for metric in unknown:
+        assert fixture.samples(metric.name) == [], metric.name
     assert fixture.value(TROUBLE, about="pods") == 1
     assert fixture.value(SUCCESS, group="allotment") == 0
     fixture.watched.replace(iter([page()]))
@@ -423,7 +425,7 @@ def test_an_api_server_that_went_silent_is_told() -> None:
 
 def test_only_what_is_switched_on_is_shown() -> None:
     values = {A: {UTIL: 1.0, fields.MEM_COPY_UTIL: 2.0, fields.FB_USED: 3.0}}
-    listed = tuple(one for one in FIELDS if one.name in (UTIL, fields.FB_USED))
+    listed = tuple(field for field in FIELDS if field.name in (UTIL, fields.FB_USED))
     groups = frozenset({fields.UTILIZATION})
     now = snapshot(values=values, groups=groups, fields=listed)
     text = ExpositionFixture(now, pods=[held("a")]).text()
@@ -440,9 +442,10 @@ def test_what_a_card_does_not_have_is_no_sample_and_is_told() -> None:
     fixture = busy(values=values, unsupported={A: [fields.ENC_UTIL, fields.DEC_UTIL]})
     assert fixture.samples(fields.ENC_UTIL) == []
     labels = {"NodeName": "node-1", "UUID": A}
-    told = [(labels | {"metric": one}, 1) for one in (fields.DEC_UTIL, fields.ENC_UTIL)]
+    absent = (fields.DEC_UTIL, fields.ENC_UTIL)
+    told = [(labels | {"metric": name}, 1) for name in absent]
     assert fixture.samples(own.UNSUPPORTED.name) == told
-    fewer = tuple(one for one in FIELDS if one.name != fields.ENC_UTIL)
+    fewer = tuple(field for field in FIELDS if field.name != fields.ENC_UTIL)
     fixture.now = replace(fixture.now, fields=fewer)
     assert fixture.samples(own.UNSUPPORTED.name) == told[:1]
 
@@ -504,7 +507,7 @@ def test_the_last_xid_is_sticky_and_each_is_counted() -> None:
         (its["UUID"], its["xid"]): value
         for its, value in fixture.samples(own.XIDS.name)
     }
-    wanted = [counts.get(one) for one in ((A, "79"), (A, "999"), (B, "79"), (B, "999"))]
+    wanted = [counts.get(key) for key in ((A, "79"), (A, "999"), (B, "79"), (B, "999"))]
     assert wanted == [2, 1, 0, None]
     of_b = {int(xid) for uuid, xid in counts if uuid == B}
     assert of_b == {*PROGRAM_XIDS, *CARD_XIDS}

@@ -124,7 +124,7 @@ def test_all_complaints_come_at_once(node: Node) -> None:
             assert status_of(child) == 1
     lines = node.log.read_text().splitlines()
     for name in bad.keys() - {"PODS"}:
-        assert [one for one in lines if one.startswith(f"GPUSHARE_{name}")], name
+        assert [line for line in lines if line.startswith(f"GPUSHARE_{name}")], name
     assert "--enable-pcie and --disable-pcie: give one of them" in lines
     assert len(lines) == 9
 
@@ -179,7 +179,7 @@ def test_pods_are_followed(node: Node) -> None:
         with node.running(**how) as child:
             allotted = "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED{"
             page = node.wait_for(allotted)
-            (line,) = [one for one in page.splitlines() if allotted in one]
+            (line,) = [line for line in page.splitlines() if allotted in line]
             assert 'PodName="web"' in line
             assert f'UUID="{uuid}"' in line
             assert line.endswith(" 1024.0")

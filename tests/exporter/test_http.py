@@ -66,7 +66,7 @@ def get_alone(path: str) -> TestResponse:
 
 
 def names(text: str) -> set[str]:
-    return {one.name for family in plain(text) for one in family.samples}
+    return {sample.name for family in plain(text) for sample in family.samples}
 
 
 OPEN, TEXT = "application/openmetrics-text", "text/plain"
@@ -184,9 +184,9 @@ def test_a_card_of_which_nobody_knows_the_use_is_left_out() -> None:
     fails = snapshot(values=VALUES, failures={B: "it hangs"})
     absent = snapshot(values={A: memory(100, 1000)})
     first = {"percent": 0.1, "totalMemory": 1000, "usedMemory": 100}
-    for one in (unknown, fails, absent):
+    for seen in (unknown, fails, absent):
         wanted = {"deviceNum": 1, "devices": [first]} | first
-        assert collect_page(one, "n") == {"n": wanted}
+        assert collect_page(seen, "n") == {"n": wanted}
 
 
 def test_a_card_without_a_total_has_the_one_it_was_found_with() -> None:
@@ -206,4 +206,4 @@ def test_counts_are_whole_numbers(unit: Any, factor: int) -> None:
     body = json.loads(get("/v1/collect", pages(seen, unit)).data)[NODE]
     told = [body["usedMemory"], body["devices"][0]["totalMemory"]]
     assert told == [100 * factor, 1000 * factor]
-    assert {type(one) for one in told} == {int}
+    assert {type(count) for count in told} == {int}

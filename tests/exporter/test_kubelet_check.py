@@ -199,7 +199,7 @@ def test_rounds_follow_the_switch(serve: Serve, caplog: Log) -> None:
         switch[0] = True
         kubelet.pods = [listed("a", ON_A)]
         wait_until(lambda: (now := check.latest()) and not now.misplaced, "agreement")
-    assert [one for one in caplog.messages if "placements" in one] == [
+    assert [message for message in caplog.messages if "placements" in message] == [
         "kubelet's record and the placements differ",
         "kubelet's record and the placements agree",
     ]

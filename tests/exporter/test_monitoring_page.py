@@ -71,9 +71,9 @@ def test_every_metric_of_ours_has_its_row(one: OwnField) -> None:
 
 
 def test_nothing_is_described_that_is_not_there() -> None:
-    known = {one.name for one in (*FIELDS, *own.OWN)} | FOREIGN
+    known = {metric.name for metric in (*FIELDS, *own.OWN)} | FOREIGN
     named = set(_METRIC.findall(PAGE.read_text(encoding="utf-8")))
-    assert {one for one in named if not one.endswith("_")} <= known
+    assert {metric for metric in named if not metric.endswith("_")} <= known
 
 
 def test_every_setting_has_its_row() -> None:

@@ -124,15 +124,15 @@ class OveruseFixture:
     def events(self) -> list[tuple[str, str, str]]:
         items = self.cluster.list_page(Kind.EVENTS, limit=100).items
         return [
-            (one["involvedObject"]["name"], one["reason"], one["message"])
-            for one in items
+            (event["involvedObject"]["name"], event["reason"], event["message"])
+            for event in items
         ]
 
     def pods(self) -> list[str]:
         items = [
-            one["metadata"] for one in self.cluster.list_page(Kind.PODS, limit=9).items
+            pod["metadata"] for pod in self.cluster.list_page(Kind.PODS, limit=9).items
         ]
-        return [one["name"] for one in items if "deletionTimestamp" not in one]
+        return [pod["name"] for pod in items if "deletionTimestamp" not in pod]
 
     def outcome(self) -> tuple[list[str], list[str]]:
         """The pods that are left, and those that were told of."""
@@ -252,8 +252,8 @@ def static() -> Json:
 def never_asked() -> Json:
     body = held("a")
     body["metadata"]["annotations"] = {"some": "thing"}
-    for one in body["spec"]["containers"]:
-        one.pop("resources")
+    for container in body["spec"]["containers"]:
+        container.pop("resources")
     return body
 
 
@@ -297,7 +297,7 @@ def test_a_refusal_is_logged_once(caplog: Log) -> None:
     for after_s in (0, 60, 62, 95, 130):
         monitored.uses(after_s, a=OVER)
     assert monitored.cluster.asked == 3
-    assert len([one for one in caplog.messages if "refused" in one]) == 1
+    assert len([message for message in caplog.messages if "refused" in message]) == 1
     assert monitored.patrol.tally() == OveruseTally()
     monitored.cluster.refusal = None
     monitored.uses(165, a=OVER)

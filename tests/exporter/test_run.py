@@ -106,10 +106,10 @@ def series(
         return tuple(of[label] for label in labels)
 
     told = [
-        (key(one.labels), one.value)
+        (key(sample.labels), sample.value)
         for family in text_string_to_metric_families(page(made))
-        for one in family.samples
-        if one.name == name
+        for sample in family.samples
+        if sample.name == name
     ]
     return {where[0] if len(where) == 1 else where: value for where, value in told}
 
@@ -174,7 +174,7 @@ def test_instances_are_cards_on_all_pages(driver: StubDriver) -> None:
         used = {OTHER: 101.0, parts[0].uuid: 64.0, parts[1].uuid: 64.0}
         wait_until(lambda: series(made, f.FB_USED) == used, "the memory of all three")
         told = json.loads(page(made, "/v1/collect"))["n"]
-        assert [one["usedMemory"] for one in told["devices"]] == [101, 64, 64]
+        assert [device["usedMemory"] for device in told["devices"]] == [101, 64, 64]
         assert 'GPU_I_ID="7",GPU_I_PROFILE="1g.5gb"' in page(made)
         # Another group, which may be read later.
         power = wait_until(lambda: series(made, f.POWER_USAGE), "power")
@@ -236,7 +236,7 @@ def quiet(**how: Any) -> ExporterSettings:
 
 _GAUGE = f"{f.GPU_TEMP}, gauge"
 TEMP, UTIL = f"{f.GPU_TEMP}, gauge, warm\n", f"{f.GPU_UTIL}, gauge, busy\n"
-DEFAULT = {one.name for one in choose(Flags()).fields}
+DEFAULT = {field.name for field in choose(Flags()).fields}
 
 
 class FieldFileFixture:
@@ -249,7 +249,7 @@ class FieldFileFixture:
     def shows(self, *names: str) -> bool:
         """Look again; whether just these fields are shown, and there is no trouble."""
         self.watcher.read_fields()
-        shown = {one.name for one in self.board.read().fields}
+        shown = {field.name for field in self.board.read().fields}
         return shown == set(names) and not self.trouble
 
     @property
@@ -336,7 +336,7 @@ def test_a_bad_file_changes_nothing_and_is_told_once(
         path.write_bytes(raw)
     for _ in range(3):
         fixture.watcher.read_fields()
-    assert {one.name for one in fixture.board.read().fields} == {f.GPU_UTIL}
+    assert {field.name for field in fixture.board.read().fields} == {f.GPU_UTIL}
     assert fixture.trouble == f"{path}: {because}; the fields chosen before stay"
     assert caplog.messages == ["the file of fields is not valid"]
     if raw is None:
@@ -348,6 +348,7 @@ def test_a_bad_file_changes_nothing_and_is_told_once(
 def test_a_bad_file_at_the_start_leaves_defaults_and_flags(path: Path) -> None:
     path.write_text("nonsense")
     fixture = FieldFileFixture(path, Flags(off=frozenset({f.NVLINK})))
-    shown = {one.name for one in fixture.board.read().fields}
-    assert shown == DEFAULT - {one.name for one in f.FIELDS if one.group == f.NVLINK}
+    shown = {field.name for field in fixture.board.read().fields}
+    off = {field.name for field in f.FIELDS if field.group == f.NVLINK}
+    assert shown == DEFAULT - off
     assert fixture.trouble

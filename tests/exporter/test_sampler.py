@@ -86,7 +86,7 @@ def test_what_a_card_does_not_have_is_told_once(
     for lacking in ({f.GPU_TEMP}, {f.GPU_TEMP, f.POWER_USAGE}, {f.POWER_USAGE}):
         fixture.telemetry.says[A] = CardAnswer({}, frozenset(lacking))
         fixture.sampler.sample_once(f.ENVIRONMENT)
-    assert [(one.message, vars(one)["metrics"]) for one in caplog.records] == [
+    assert [(line.message, vars(line)["metrics"]) for line in caplog.records] == [
         ("a card does not have all metrics", f.GPU_TEMP),
         ("a card does not have all metrics", f.POWER_USAGE),
     ]
@@ -116,7 +116,7 @@ def test_a_driver_that_comes_and_goes(caplog: Log) -> None:
         looked = [fixture.sampler.look_once() for _ in range(3)]
         sampled(fixture, f.UTILIZATION)
         sampled(fixture, f.PROCESSES)
-        failures = [one.failure for _, one in fixture.seen.all_rounds()]
+        failures = [round_.failure for _, round_ in fixture.seen.all_rounds()]
         if away and "loaded" in str(away):
             assert (fixture.telemetry.asked, failures) == ([], [])
             assert (looked, fixture.seen.found) == ([False] * 3, None)
@@ -165,7 +165,7 @@ def test_what_is_switched_off_is_gone_at_once(fixture: SamplerFixture) -> None:
     assert fixture.seen.rounds.keys() == {f.UTILIZATION}
     assert fixture.seen.processes is None
     assert f.ENVIRONMENT not in fixture.seen.groups
-    assert not [one for one in fixture.seen.fields if one.group == f.ENVIRONMENT]
+    assert not [field for field in fixture.seen.fields if field.group == f.ENVIRONMENT]
     assert not fixture.sampler.sample_once(f.ENVIRONMENT)
     assert not fixture.sampler.sample_once(f.PROCESSES)
 

@@ -22,15 +22,15 @@ def off(*groups: str) -> Flags:
 
 
 def listed(*names: str) -> list[Field]:
-    return [one for one in FIELDS if one.name in names]
+    return [field for field in FIELDS if field.name in names]
 
 
 def shown(chosen_by: Flags, file: list[Field] | None = None) -> set[str]:
-    return {one.name for one in choose(chosen_by, file).fields}
+    return {field.name for field in choose(chosen_by, file).fields}
 
 
 def fields_of(*groups: str) -> set[str]:
-    return {one.name for one in FIELDS if one.group in groups}
+    return {field.name for field in FIELDS if field.group in groups}
 
 
 def test_all_but_the_slow_groups_are_on_by_default() -> None:
@@ -52,7 +52,7 @@ def test_each_group_has_a_flag_both_ways(group: str) -> None:
 def test_a_file_governs_the_fields_of_cards() -> None:
     """Of faults alone the group stays: its round says which cards report any."""
     chosen = choose(NOBODY_ASKED, listed(GPU_TEMP, GPU_UTIL, f.SM_ACTIVE))
-    assert [one.name for one in chosen.fields] == [GPU_UTIL, GPU_TEMP, f.SM_ACTIVE]
+    assert [field.name for field in chosen.fields] == [GPU_UTIL, GPU_TEMP, f.SM_ACTIVE]
     assert {f.PROCESSES, f.ALLOTMENT, f.KUBELET, f.PROFILING} < chosen.groups
     assert chosen.read[f.ENVIRONMENT] == (GPU_TEMP,)
     assert chosen.read[f.PROFILING] == (f.SM_ACTIVE,)
@@ -105,7 +105,7 @@ DCGM_FI_DRIVER_VERSION, label, Driver Version
 def test_dcgm_exporters_own_file_is_read() -> None:
     read = parse(DCGM_EXPORTERS)
     energy = f.TOTAL_ENERGY_CONSUMPTION
-    assert [(one.name, one.kind, one.help) for one in read.fields] == [
+    assert [(field.name, field.kind, field.help) for field in read.fields] == [
         (f.SM_CLOCK, "gauge", "SM clock frequency (in MHz)."),
         (GPU_TEMP, "gauge", "GPU temperature (in C)."),
         (energy, "counter", "Energy since boot (in mJ)."),
@@ -134,7 +134,7 @@ def test_the_file_of_1_x_is_read() -> None:
     unknown = "dcgm_nvlink_replay_error_count_total"
     read = parse("".join(f"{name}, gauge, x\n" for name in (*OLD, unknown)))
     assert read.unknown == (unknown,)
-    found = {one.shown: one.name.removeprefix("DCGM_FI_") for one in read.fields}
+    found = {field.shown: field.name.removeprefix("DCGM_FI_") for field in read.fields}
     assert found == OLD
 
 

@@ -98,7 +98,7 @@ def test_all_complaints_come_at_once() -> None:
     settings, found = ExporterSettings.read(bad)
     named = [complaint.partition(":")[0] for complaint in found]
     assert sorted(named) == sorted([*bad, "GPUSHARE_NODE_NAME"])
-    told = [one for one in found if "NODE_NAME" not in one]
+    told = [complaint for complaint in found if "NODE_NAME" not in complaint]
     assert all("'nonsense' is not valid; " in complaint for complaint in told)
     assert settings == ExporterSettings(NodeName(""))
 

@@ -69,7 +69,7 @@ def used(
     **known: Any,
 ) -> Usage:
     """The usage of card A by these processes, each with its owner."""
-    its = {process.pid: one for process, one in zip(running, owners, strict=True)}
+    its = {process.pid: owner_ for process, owner_ in zip(running, owners, strict=True)}
     round_ = processes({A: running}, its, source=source)
     return reckoned(snapshot(round_=round_, **known), owner_pods(*pods))
 
@@ -137,8 +137,8 @@ def test_what_two_pods_use(
 ) -> None:
     """Memory and work by container, and how the work of the card is known."""
     usage = used(running, owners, held("a"), held("b"), **how)
-    uses = {(one.pod, one.container): one for one in usage.containers}
-    assert {key: (one.memory_mib, one.sm) for key, one in uses.items()} == wanted
+    uses = {(use.pod, use.container): use for use in usage.containers}
+    assert {key: (use.memory_mib, use.sm) for key, use in uses.items()} == wanted
     assert usage.cards[A].sm_source is source
     assert usage.cards[A].unattributed_mib is None
 
@@ -158,7 +158,7 @@ def test_containers_of_a_pod_are_several() -> None:
         (STRANGER, {"": 100, "x": None, "y": None}),
     ):
         usage = used(running, [first, owners[1]], held("a", containers=TWO))
-        assert {one.container: one.memory_mib for one in usage.containers} == wanted
+        assert {use.container: use.memory_mib for use in usage.containers} == wanted
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_what_nobody_accounts_for() -> None:
         usage = used(running, owners, held("a"), values=values)
         assert usage.cards[A].unattributed_mib == left
         assert usage.cards[B].unattributed_mib == 0
-        assert [one.pod for one in usage.containers] == ["", "a"]
+        assert [use.pod for use in usage.containers] == ["", "a"]
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["apart", "of-earlier-version"])
@@ -308,7 +308,7 @@ def test_nothing_is_learnt_of_a_process_that_allocates(
     first: tuple[float, float], then: tuple[float, float]
 ) -> None:
     rounds = [(0, first), (30, then), (60, first)]
-    assert contexts(*((at, {1: one, 2: WORKS}) for at, one in rounds))[-1] == 512
+    assert contexts(*((at, {1: values, 2: WORKS}) for at, values in rounds))[-1] == 512
 
 
 SHARE = 8 * 256
@@ -461,7 +461,7 @@ def test_nothing_is_worked_out_twice() -> None:
     second = book.now()
     assert second is not first
     fixture.watched.apply(event("ADDED", held("b")))
-    assert [one.pod for one in book.now().containers] == ["a", "b"]
+    assert [use.pod for use in book.now().containers] == ["a", "b"]
     assert book.now().cards[A].unattributed_mib is None
     memory = snapshot(values={A: {f.FB_USED: 19.0}}).rounds
     fixture.now = replace(fixture.now, rounds=memory)

@@ -268,7 +268,7 @@ class StubDriver:
     def _write(self) -> None:
         lines = [f"load {self._load}"]
         lines += [f"{key} {value}" for key, value in self._lines.items()]
-        lines += [one.line() for one in (*self.cards, *self.instances)]
+        lines += [card.line() for card in (*self.cards, *self.instances)]
         lines += [f"{key} {told}" for key, told in self._facts.items()]
         # The stub reads no more of them.
         lines += [*self._samples, *self._events[-64:]]

@@ -52,8 +52,8 @@ def run(
 ) -> tuple[int, str, list[tuple[int, int]]]:
     """Run the hook as runc does; give status, last words and the limits in MiB."""
     driver, root, bundle = (folder / name for name in ("state", "root", "bundle"))
-    for one in (driver, root / "usr/lib64", bundle):
-        one.mkdir(parents=True, exist_ok=True)
+    for made in (driver, root / "usr/lib64", bundle):
+        made.mkdir(parents=True, exist_ok=True)
     stub = StubDriver(driver, [CARD])
     shutil.copy(library or the_stub().library, root / "usr/lib64" / SONAME)
     env = [f"{name}={value}" for name, value in variables.items()]

@@ -122,14 +122,14 @@ def test_a_variable_shows_no_card(stub: Stub, driver: StubDriver) -> None:
 
 
 def edits(spec: dict[str, Any], *names: str) -> list[dict[str, Any]]:
-    devices = {one["name"]: one["containerEdits"] for one in spec["devices"]}
+    devices = {device["name"]: device["containerEdits"] for device in spec["devices"]}
     return [spec["containerEdits"], *(devices[name] for name in names)]
 
 
 def container(root: Path, spec: dict[str, Any], *names: str) -> Path:
     """A folder that holds what a container runtime would mount for these devices."""
-    for one in edits(spec, *names):
-        for mount in one.get("mounts", []):
+    for edit in edits(spec, *names):
+        for mount in edit.get("mounts", []):
             target = root / mount["containerPath"].lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             host = Path(mount["hostPath"])
@@ -137,7 +137,7 @@ def container(root: Path, spec: dict[str, Any], *names: str) -> Path:
                 shutil.copytree(host, target)
             else:
                 shutil.copy(host, target)
-        for node in one.get("deviceNodes", []):
+        for node in edit.get("deviceNodes", []):
             target = root / node["path"].lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             made = Path(node["hostPath"]).stat()

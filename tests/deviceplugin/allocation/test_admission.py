@@ -62,7 +62,7 @@ def test_whole_cards_that_are_linked(tmp_path: Path, planned: bool) -> None:
         if planned:
             record = read_node_pod(pod).record
             assert isinstance(record.request, PodRequest)
-            both = [replace(one, uuid=UUIDS[one.index]) for one in cards(29, 29, 29)]
+            both = [replace(card, uuid=UUIDS[card.index]) for card in cards(29, 29, 29)]
             shares = tuple(share_whole_cards(record.request.claims[0], both[1:]))
             plan = Placement(record.pod, NODE, shares)
             node.plan("a", encode_placement(plan, AT))
@@ -220,8 +220,8 @@ def test_too_many_starts_at_once(node: NodeFixture) -> None:
     """kubelet is told to ask again, so that its admissions never wait for them."""
     pod = node.bind("a", 5, 1, card=0)
     node.admit(pod)
-    for one in node.serving.registrars:
-        while one.plugin._starting.acquire(blocking=False):
+    for registrar in node.serving.registrars:
+        while registrar.plugin._starting.acquire(blocking=False):
             pass
     with pytest.raises(Exception, match="busy with other containers"):
         node.start_one(pod)

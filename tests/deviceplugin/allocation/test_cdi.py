@@ -51,7 +51,7 @@ def test_a_broken_specification(
 
 def hooked(name: str, *hooks: str) -> Json:
     made = spec_of(name)
-    args = [{"hookName": "createRuntime", "args": ["cdi-hook", one]} for one in hooks]
+    args = [{"hookName": "createRuntime", "args": ["cdi-hook", hook]} for hook in hooks]
     made["devices"][0]["containerEdits"] = {"hooks": args}
     return made
 
@@ -81,7 +81,7 @@ def test_a_device_twice_in_one_folder_is_none(
 
 def editing(name: str, **edits: Json) -> str:
     made = spec_of(name)
-    made["devices"][0]["containerEdits"] = {key: [one] for key, one in edits.items()}
+    made["devices"][0]["containerEdits"] = {key: [edit] for key, edit in edits.items()}
     return json.dumps(made)
 
 

@@ -37,7 +37,7 @@ def starts(three: NodeFixture, pod: Json) -> Sequence[str]:
     """Start the container; the cards that it sees, which are those of its file."""
     given = three.start_one(pod)
     seen = visible(given)
-    assert tuple(one["uuid"] for one in inside(given)["cards"]) == seen
+    assert tuple(card["uuid"] for card in inside(given)["cards"]) == seen
     assert inside(given)["uid"] == pod["metadata"]["uid"]
     return seen
 

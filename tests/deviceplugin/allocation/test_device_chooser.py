@@ -101,8 +101,8 @@ class Burst:
 
     def check(self) -> None:
         node = self.fixture.occupancy.charged(self.fixture.listed(), self.fixture.cards)
-        for one in CARDS:
-            assert Amount(*node.charged.get(one.uuid, (0, 0))).fits(one.capacity)
+        for known in CARDS:
+            assert Amount(*node.charged.get(known.uuid, (0, 0))).fits(known.capacity)
 
 
 @settings(max_examples=30)

@@ -40,9 +40,9 @@ def folder(tmp_path: Path) -> Path:
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [
-        (one.by, one.because)  # type: ignore[attr-defined]
-        for one in caplog.records
-        if one.message == "injecting cards"
+        (line.by, line.because)  # type: ignore[attr-defined]
+        for line in caplog.records
+        if line.message == "injecting cards"
     ]
 
 
@@ -251,8 +251,8 @@ def test_cudas_nodes_are_looked_for_at_each_call(
     assert chooser.missing_nodes() == {tools}
     (tmp_path / "dev/uvm").unlink()
     assert chooser.missing_nodes() == {uvm, tools}
-    told = [one for one in caplog.records if one.message == "device nodes left out"]
-    assert [one.nodes for one in told] == [f"{uvm},{tools}"] * 2  # type: ignore[attr-defined]
+    told = [line for line in caplog.records if line.message == "device nodes left out"]
+    assert [line.nodes for line in told] == [f"{uvm},{tools}"] * 2  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

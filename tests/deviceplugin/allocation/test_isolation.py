@@ -73,7 +73,7 @@ def test_no_moment_of_a_pod_needs_more(limits: list[tuple[Role, int]]) -> None:
 
     side, apps = add_up(Role.SIDECAR), add_up(Role.APP)
     firsts = [limit for role, limit in limits if role is Role.INIT]
-    assert needed_mib(limits) == max([side + apps, *(side + one for one in firsts)])
+    assert needed_mib(limits) == max([side + apps, *(side + first for first in firsts)])
 
 
 @pytest.mark.parametrize("tier", ["driver", "preload"])
@@ -105,7 +105,7 @@ def prepare(folder: Path, *, hook: str = HOOK) -> dict[str, Any]:
     (group / "cgroup.controllers").touch()
     (folder / "cdi").mkdir(exist_ok=True)
     edits = {"hooks": [{"hookName": "createRuntime", "args": ["cdi-hook", hook]}]}
-    devices = [{"name": one, "containerEdits": edits} for one in UUIDS]
+    devices = [{"name": uuid, "containerEdits": edits} for uuid in UUIDS]
     text = json.dumps({"kind": "nvidia.com/gpu", "devices": devices})
     (folder / "cdi/nvidia.json").write_text(text)
     return {
@@ -131,7 +131,7 @@ def test_parts_that_make_100_cores_have_limits(node: NodeFixture) -> None:
     given = node.run(node.bind("a", containers=apps, annotations=apart))
     assert [given[name].envs[LIMIT] for name in "xy"] == ["1536", "1536"]
     cards = [inside(given[name])["cards"][0] for name in "xy"]
-    assert [(one["units"], one["cores"]) for one in cards] == [(4, 60), (4, 40)]
+    assert [(card["units"], card["cores"]) for card in cards] == [(4, 60), (4, 40)]
     assert node.actual("a") is None
 
 

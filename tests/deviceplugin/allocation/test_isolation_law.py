@@ -92,7 +92,7 @@ class Pod:
     @property
     def next(self) -> list[str]:
         """What kubelet starts next: one init container, or all other containers."""
-        firsts = [one for one, role in self.roles.items() if role is not Role.APP]
+        firsts = [name for name, role in self.roles.items() if role is not Role.APP]
         if self.initialized < len(firsts):
             return [firsts[self.initialized]]
         return sorted(self.roles.keys() - firsts - self.alive)
@@ -161,7 +161,7 @@ class Node(RuleBasedStateMachine):
         refused = ""
         for container in pod.next:
             # An init container has ended before the next one starts.
-            pod.alive -= {one for one in pod.alive if pod.roles[one] is Role.INIT}
+            pod.alive -= {name for name in pod.alive if pod.roles[name] is Role.INIT}
             if why := self.why_not_started(pod, container):
                 refused = why
                 continue
@@ -175,7 +175,7 @@ class Node(RuleBasedStateMachine):
             self.node.devices.release(pod.uid)
             if not pod.ended:
                 self.forget(pod)
-        self.pods = [one for one in self.pods if one not in pods]
+        self.pods = [pod for pod in self.pods if pod not in pods]
 
     def forget(self, pod: Pod) -> None:
         """Let the API server forget a pod; it never knew a static one."""
@@ -199,8 +199,8 @@ class Node(RuleBasedStateMachine):
             f"c{n}": container_json(f"c{n}", *amount, restart=_RESTARTS.get(role))
             for n, (role, amount) in enumerate(asks)
         }
-        init = [made[one] for one, role in roles.items() if role is not Role.APP]
-        apps = [made[one] for one, role in roles.items() if role is Role.APP]
+        init = [made[name] for name, role in roles.items() if role is not Role.APP]
+        apps = [made[name] for name, role in roles.items() if role is Role.APP]
         body = self.node.bind(name, card=card, init=init, containers=apps)
         answer = self.node.devices.admit(body)
         if isinstance(answer, Rejection):
@@ -290,7 +290,7 @@ class Node(RuleBasedStateMachine):
     @rule(which=one)
     def a_pod_is_deleted_by_force(self, which: int) -> None:
         """The API server forgets it at once, kubelet when it ends."""
-        for pod in pick([one for one in self.pods if not one.ended], which):
+        for pod in pick([running for running in self.pods if not running.ended], which):
             self.forget(pod)
 
     @rule(
@@ -313,9 +313,9 @@ class Node(RuleBasedStateMachine):
     @rule(which=one)
     def a_pod_is_left_alone(self, which: int) -> None:
         """Whoever waits starts when the others have ended."""
-        waiting = [one for one in self.pods if one.next and self.has_its_units(one)]
+        waiting = [pod for pod in self.pods if pod.next and self.has_its_units(pod)]
         for pod in pick(waiting, which):
-            self.end([one for one in self.pods if one is not pod])
+            self.end([other for other in self.pods if other is not pod])
             refused = [self.proceed(pod) for _ in pod.roles]
             never = any("of its own containers" in why for why in refused)
             assert never or not pod.next, refused
@@ -329,10 +329,10 @@ class Node(RuleBasedStateMachine):
             return
         self.end(tuple(self.pods))
         first, small = self.node.serving.parts.offer.cards.all[0], (Role.APP, (1, 1))
-        its = [[small] if one is None else [(one, (1, 1)), small] for one in members]
+        its = [[small] if role is None else [(role, (1, 1)), small] for role in members]
         rest = first.units - sum(map(len, its))
         self.pods_come([([(Role.APP, (rest, 1))], 0)], starts=True)
-        self.pods_come([(one, 0) for one in its], starts=False)
+        self.pods_come([(containers, 0) for containers in its], starts=False)
         for _ in range(2):
             self.all_containers_start_at_once()
 

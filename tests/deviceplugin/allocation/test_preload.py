@@ -103,7 +103,7 @@ def test_the_library_is_put_right(
         os.umask(before)
     assert library.library.read_bytes() == b"the library"
     assert library.preload.read_text() == "/usr/lib/vcuda/libvcuda.so.1\n"
-    modes = [one.stat().st_mode & 0o777 for one in (library.library, library.preload)]
+    modes = [path.stat().st_mode & 0o777 for path in (library.library, library.preload)]
     assert modes == [0o755, 0o644]
     assert len(list(library.folder.iterdir())) == 2
 
@@ -238,16 +238,17 @@ def test_what_each_tier_gives(
 def test_both_folders_have_the_limit(node: NodeFixture) -> None:
     """kubelet mounts either resource's folder, and only memory's answer limits."""
     given = node.run(node.bind("a", 4, 1))["main"]
-    folders = {node.serving.parts.records.folder(one) for one in records_of(node, "a")}
+    records = node.serving.parts.records
+    folders = {records.folder(kept) for kept in records_of(node, "a")}
     assert len(folders) == 2
-    assert {(one / LIMITS).read_text() for one in folders} == {limit_of(1024)}
-    assert [(one / REGION).exists() for one in folders].count(True) == 1
+    assert {(folder / LIMITS).read_text() for folder in folders} == {limit_of(1024)}
+    assert [(folder / REGION).exists() for folder in folders].count(True) == 1
     assert (region(given).parent / LIMITS).stat().st_mode & 0o777 == 0o644
 
 
 def records_of(node: NodeFixture, name: str) -> list[AllocationRecord]:
     all_records = node.serving.parts.records.all()
-    return [one for one in all_records if one.pod == ("default", name)]
+    return [record for record in all_records if record.pod == ("default", name)]
 
 
 def test_each_start_has_its_own_region(node: NodeFixture) -> None:
@@ -311,7 +312,7 @@ def test_another_tier_leaves_containers_as_they_are(
     node.restart(isolation="preload", inject="env")
     for name in ("a", "b"):
         node.devices.start(node.pod(name)["metadata"]["uid"], "main")
-    assert [inside(one)["isolation"] for one in (given, other)] == ["preload", tier]
+    assert [inside(setup)["isolation"] for setup in (given, other)] == ["preload", tier]
 
 
 def test_an_earlier_version_and_forward_again(node: NodeFixture) -> None:
@@ -423,15 +424,15 @@ def test_a_restart_leaves_the_other_containers_alone(node: NodeFixture) -> None:
         node.bind("a", init=[beside], containers=[container_json("main", 3, 1)]),
         node.bind("b", 4, 1),
     ]
-    given = [one for pod in pods for one in node.run(pod).values()]
-    assert len({region(one) for one in given}) == 3
-    for one in given:
-        region(one).write_text("counted")
-    inodes = [region(one).stat().st_ino for one in given]
+    given = [setup for pod in pods for setup in node.run(pod).values()]
+    assert len({region(setup) for setup in given}) == 3
+    for setup in given:
+        region(setup).write_text("counted")
+    inodes = [region(setup).stat().st_ino for setup in given]
     node.start_one(pods[0])
-    same = [region(one).stat().st_ino in inodes for one in given]
+    same = [region(setup).stat().st_ino in inodes for setup in given]
     assert same == [True, False, True]
-    assert [limits(one) for one in given] == [limit_of(n * 256) for n in (2, 3, 4)]
+    assert [limits(setup) for setup in given] == [limit_of(n * 256) for n in (2, 3, 4)]
 
 
 def test_a_region_that_its_container_grew_is_cut(
@@ -444,8 +445,8 @@ def test_a_region_that_its_container_grew_is_cut(
     node.serving.reporter.catch_up()
     assert region(given["a"]).read_bytes() == b"counts"
     assert region(given["b"]).stat().st_size == MOST_REGION_BYTES
-    told = [one for one in caplog.records if "its region" in one.message]
-    assert [vars(one)["pod"] for one in told] == ["default/b"]
+    told = [line for line in caplog.records if "its region" in line.message]
+    assert [vars(line)["pod"] for line in told] == ["default/b"]
 
 
 def lose_files(node: NodeFixture) -> None:
@@ -469,7 +470,7 @@ def test_a_container_whose_files_were_lost_starts_with_its_limit(
     assert (limits(given), region(given).read_text()) == (limit_of(mib), "")
     told = inside(given)
     assert (told["isolation"], told["hard_limit_mib"]) == ("preload", mib)
-    assert all(Path(one.host_path).exists() for one in given.mounts.values())
+    assert all(Path(mount.host_path).exists() for mount in given.mounts.values())
     # And again, as any other container.
     node.start_one(pod)
     assert limits(given) == limit_of(mib)
@@ -533,7 +534,7 @@ def test_one_resource_does_not_say_that_the_other_was_checked(
     memory, core = sorted(records_of(node, "a"), key=lambda one: one.resource != M)
     node.start_container(M, memory.ids)
     records = node.serving.parts.records
-    assert [records.may_start(one) for one in (memory, core)] == [True, False]
+    assert [records.may_start(record) for record in (memory, core)] == [True, False]
     assert (records.folder(core) / LIMITS).read_text() == limit_of(1024)
 
 
@@ -546,7 +547,7 @@ def test_files_of_an_earlier_pod_are_not_taken_for_those_that_were_lost(
     pod = node.bind("a", 8, 1)
     given = node.run(pod)["main"]
     node.serving.reporter.catch_up()
-    lost = [node.serving.parts.records.folder(one) for one in records_of(node, "a")]
+    lost = [node.serving.parts.records.folder(kept) for kept in records_of(node, "a")]
     node.end()
     for folder in lost:
         shutil.rmtree(folder)

@@ -126,8 +126,8 @@ def test_two_containers_of_one_pod_with_the_same_ids(
 ) -> None:
     """kubelet hands an init container's on: a folder and a record each."""
     both = [record(container="once"), record(container="main")]
-    for one in both:
-        records.write(one)
+    for written in both:
+        records.write(written)
     assert records.of(IDS) == both
     assert records.folder(both[0]) != records.folder(both[1])
     records.write(record("b"))
@@ -184,9 +184,10 @@ def test_a_record_is_swept_with_its_folder(records: AllocationRecords) -> None:
     broken = records.folder(record()).with_name("broken.json")
     broken.write_text("{")
     records.sweep(lambda one: one.name == "living", 0)
-    assert {one.name for one in records.all()} == {"living"}
-    kept = [file_of(records, one) for one in records.all()]
-    assert {*broken.parent.iterdir()} == {*kept, *(one.with_suffix("") for one in kept)}
+    assert {record.name for record in records.all()} == {"living"}
+    files = [file_of(records, record) for record in records.all()]
+    folders = [path.with_suffix("") for path in files]
+    assert {*broken.parent.iterdir()} == {*files, *folders}
 
 
 def test_how_long_a_record_was_not_kept(records: AllocationRecords) -> None:
@@ -221,7 +222,7 @@ def test_what_containers_had_before() -> None:
         ("e", Amount(units=4), None),
         ("x", memory, None),
     ):
-        assert of.amount_before([("default", one) for one in pods], part) == amount
+        assert of.amount_before([("default", name) for name in pods], part) == amount
 
 
 def test_a_second_plugin_can_be_stopped(tmp_path: Path) -> None:

@@ -113,13 +113,13 @@ def test_what_has_ended_is_forgotten(node: NodeFixture) -> None:
     node.pods.drop(uid)
     node.serving.reporter.catch_up()
     assert not node.occupancy.has_allocation(uid)
-    assert any(one.uid == uid for one in node.serving.reporter.records.all())
+    assert any(record.uid == uid for record in node.serving.reporter.records.all())
 
 
 def sweep(node: NodeFixture, after_s: float = 0) -> set[str]:
     """Remove what has ended; return the UIDs of the records that stay."""
     replace(node.serving.reporter, keep_ended_s=after_s).catch_up()
-    return {one.uid for one in node.serving.parts.records.all()}
+    return {record.uid for record in node.serving.parts.records.all()}
 
 
 def comes(node: NodeFixture, name: str) -> str:
@@ -187,5 +187,5 @@ def test_the_loop_outlives_a_silent_kubelet(
         reporter.occupancy.resources, "list", raising(KubeletSilentError("no"))
     )
     reporter.run(Mock(wait=Mock(side_effect=[False, False, True])), 0)
-    told = [one for one in caplog.records if one.thread == get_ident()]
-    assert [one.message for one in told] == ["reporting later"] * 2
+    told = [line for line in caplog.records if line.thread == get_ident()]
+    assert [line.message for line in told] == ["reporting later"] * 2

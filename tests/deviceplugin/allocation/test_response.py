@@ -59,8 +59,8 @@ def test_nvidias_cards(
         "VCUDA_MEMORY_LIMIT_MIB": "1024",
         VISIBLE: visible,
     }
-    assert tuple(one.host_path for one in found.devices) == nodes
-    assert tuple(one.name for one in found.cdi_devices) == cdi
+    assert tuple(node.host_path for node in found.devices) == nodes
+    assert tuple(cdi.name for cdi in found.cdi_devices) == cdi
     [mount] = found.mounts
     assert (mount.container_path, mount.host_path) == ("/etc/vcuda", "/state/x")
     assert mount.read_only
@@ -70,14 +70,14 @@ def test_nodes_that_the_host_lacks_are_left_out() -> None:
     """No container starts with one; the card's own are never left out."""
     missing = {"/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidiactl"}
     found = container_setup(M, 4, NVIDIA[:1], "nodes", "/x", missing)
-    nodes = [one.host_path for one in found.devices]
+    nodes = [node.host_path for node in found.devices]
     assert nodes == ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm-tools"]
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_a_card_of_the_inventory(injection: Injection) -> None:
     found = container_setup(C, 4, [OTHER], injection, "/x")
-    assert tuple(one.container_path for one in found.devices) == OTHER.device_nodes
+    assert tuple(node.container_path for node in found.devices) == OTHER.device_nodes
     assert not found.cdi_devices
     assert found.envs[VISIBLE] == "void"
     assert found.envs["NPU"] == "0"
@@ -114,8 +114,8 @@ def test_a_mig_instance() -> None:
     """By its own UUID, or by its card's node and those of both its instances."""
     by = {way: container_setup(M, 4, [MIG], way, "/x") for way in INJECTIONS}
     assert by["env"].envs[VISIBLE] == MIG.uuid
-    assert [one.name for one in by["cdi"].cdi_devices] == [f"nvidia.com/gpu={MIG.uuid}"]
-    nodes = [one.host_path for one in by["nodes"].devices]
+    assert [cdi.name for cdi in by["cdi"].cdi_devices] == [f"nvidia.com/gpu={MIG.uuid}"]
+    nodes = [node.host_path for node in by["nodes"].devices]
     assert nodes[:3] == ["/dev/nvidia1", *MIG.device_nodes]
     assert not by["cdi"].devices
     assert not by["env"].devices
@@ -124,7 +124,7 @@ def test_a_mig_instance() -> None:
 def test_instances_of_one_card_have_its_node_once() -> None:
     other = replace(MIG, uuid=CardUUID("MIG-2"), device_nodes=("/dev/a", "/dev/b"))
     found = container_setup(C, 200, [MIG, other], "nodes", "/x")
-    nodes = [one.host_path for one in found.devices]
+    nodes = [node.host_path for node in found.devices]
     assert len(nodes) == len(set(nodes)) == 8
 
 

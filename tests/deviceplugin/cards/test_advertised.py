@@ -47,7 +47,7 @@ def test_a_card_without_a_unit_has_no_cores_either() -> None:
     """A pod of cores alone would be placed on a card whose memory is all reserved."""
     made = offer(found_card(0, 2), found_card(1, 3), reserve_mib=2 * 256 + 100)
     assert [card.uuid for card in made.cards.all] == [UUIDS[1]]
-    assert {one[:8] for one in healthy(made, C)} == {"bbbbbbbb"}
+    assert {device_id[:8] for device_id in healthy(made, C)} == {"bbbbbbbb"}
     too_small = made.too_small([found_card(0, 2), found_card(1, 3)])
     assert "612 MiB less GPUSHARE_RESERVE_MIB=612 are less than" in too_small[UUIDS[0]]
     assert len(too_small) == 1
@@ -295,8 +295,8 @@ def test_errors_are_retried(
     monkeypatch.setattr(advertised, "_FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(publisher.offer, "wait_for_change", lambda *_: stop.set())
     publisher.run(stop)
-    told = [one for one in caplog.records if one.message == "cards not published"]
-    facts = [(one.because, one.wait_s) for one in told]  # type: ignore[attr-defined]
+    told = [line for line in caplog.records if line.message == "cards not published"]
+    facts = [(line.because, line.wait_s) for line in told]  # type: ignore[attr-defined]
     assert facts == [("no answer", 0.01), ("not yours", 0.02)]
     assert writes(publisher) == 4
 

@@ -46,7 +46,7 @@ M, C = names.MEMORY, names.CORE
 N = NodeName("n")
 FOUR = [card(i, 10, uuid=UUIDS[i]) for i in range(4)]
 CARDS = Cards(FOUR)
-MEMORY_IDS = [one for each in FOUR for one in device_ids(each, "m")]
+MEMORY_IDS = [device_id for each in FOUR for device_id in device_ids(each, "m")]
 
 wanted_of = st.dictionaries(
     st.sampled_from(UUIDS[:4]), st.integers(0, 12), max_size=3
@@ -66,9 +66,9 @@ def test_pick_keeps_its_word(
     chosen = pick_device_ids(wanted, free | set(must), must, size=size)
     key = {card_key(uuid): count for uuid, count in wanted.items()}
     more = 0
-    for one, count in key.items():
-        have = sum(text.startswith(one) for text in must)
-        there = sum(i.startswith(one) for i in free - set(must))
+    for prefix, count in key.items():
+        have = sum(text.startswith(prefix) for text in must)
+        there = sum(i.startswith(prefix) for i in free - set(must))
         more += min(max(0, count - have), there)
     if chosen is None:
         assert len(must) + more < size
@@ -79,9 +79,9 @@ def test_pick_keeps_its_word(
     added = set(chosen) - set(must)
     assert added <= free
     assert {text[:8] for text in added} <= key.keys()
-    for one, count in key.items():
-        have = sum(text.startswith(one) for text in must)
-        of_card = sum(text.startswith(one) for text in chosen)
+    for prefix, count in key.items():
+        have = sum(text.startswith(prefix) for text in must)
+        of_card = sum(text.startswith(prefix) for text in chosen)
         assert of_card <= max(have, count)
 
 
@@ -116,7 +116,7 @@ def test_a_share_over_two_cards_is_charged_as_held() -> None:
     ids = [*device_ids(FOUR[0], "m")[:3], *device_ids(FOUR[1], "m")[:1]]
     found = placement_from(pod, N, {"main": {M: frozenset(ids)}}, CARDS)
     assert found is not None
-    units = {one.card: one.amount.units for one in found.shares}
+    units = {share.card: share.amount.units for share in found.shares}
     assert units == {UUIDS[0]: 3, UUIDS[1]: 1}
 
 
@@ -189,7 +189,7 @@ def test_unknown_ids(resource: str, text: str, known: bool) -> None:
 
 def test_cards_are_counted_and_ordered() -> None:
     ids = ["junk", *device_ids(FOUR[2], "c")[:2], *device_ids(FOUR[1], "m")[:3]]
-    assert [one.index for one in CARDS.holding(ids)] == [1, 2]
+    assert [card.index for card in CARDS.holding(ids)] == [1, 2]
     assert CARDS.count(ids) == {UUIDS[2]: 2, UUIDS[1]: 3}
     assert CARDS.of(UUIDS[1]) == FOUR[1]
     assert CARDS.of(CardUUID("x")) is None
@@ -227,8 +227,8 @@ def test_ids_are_read_as_they_are_written() -> None:
     for kind, count in ((CORE_KIND, 100), (MEMORY_KIND, 29)):
         ids = device_ids(card, kind)
         assert len(set(ids)) == len(ids) == count
-        assert all(str(DeviceId.parse(one)) == one for one in ids)
-        assert all(len(one) <= 16 for one in ids)
+        assert all(str(DeviceId.parse(device_id)) == device_id for device_id in ids)
+        assert all(len(device_id) <= 16 for device_id in ids)
     assert device_ids(card, MEMORY_KIND)[17] == "9f12f917-m0017"
     assert device_ids(card, CORE_KIND)[42] == "9f12f917-c042"
 

@@ -120,7 +120,7 @@ class DraNode(NodeFixture):
             answer = make_stub(channel, DRA_PLUGIN).NodeUnprepareResources(
                 asked, timeout=WITHIN_S, wait_for_ready=True
             )
-        return {uid: one.error for uid, one in answer.claims.items()}
+        return {uid: claim.error for uid, claim in answer.claims.items()}
 
     def health(self) -> Iterator[dict[str, tuple[int, str]]]:
         """The messages of one health stream: state and text by device."""
@@ -130,8 +130,8 @@ class DraNode(NodeFixture):
             )
             for answer in stream:
                 yield {
-                    one.device.device_name: (one.health, one.message)
-                    for one in answer.devices
+                    device.device.device_name: (device.health, device.message)
+                    for device in answer.devices
                 }
 
     def claim(
@@ -157,8 +157,8 @@ class DraNode(NodeFixture):
         made = self.cluster.create(Kind.CLAIMS, body)
         uids = dict(users) if isinstance(users, Mapping) else {}
         reserved = [
-            {"resource": "pods", "name": one, "uid": uids.get(one, f"uid-{one}")}
-            for one in users
+            {"resource": "pods", "name": pod, "uid": uids.get(pod, f"uid-{pod}")}
+            for pod in users
         ]
         status = {"allocation": allocation, "reservedFor": reserved}
         return self.cluster.patch(
@@ -171,7 +171,7 @@ class DraNode(NodeFixture):
 
     def pod_with(self, name: str, uses: Mapping[str, str]) -> Json:
         """A pod on this node whose containers use claims, as the plugin sees it."""
-        containers = [container_json(one) for one in uses]
+        containers = [container_json(container) for container in uses]
         body = with_claims(pod_json(name, containers=containers, node=NODE), uses)
         made = self.cluster.create(Kind.PODS, body)
         self.wait_seen(name)
@@ -181,7 +181,7 @@ class DraNode(NodeFixture):
         return list(self.cluster.list_page(Kind.SLICES, limit=100).items)
 
     def published(self) -> list[Json]:
-        return [one for each in self.slices() for one in each["spec"]["devices"]]
+        return [device for each in self.slices() for device in each["spec"]["devices"]]
 
     def specification(self, claim: Json) -> Json:
         """The CDI specification of a claim."""
@@ -221,7 +221,7 @@ def host_path(specification: Json, inside: str) -> Path:
     """What a mount of a claim's first request has on the node."""
     mounts = edits_of(specification)["mounts"]
     return Path(
-        next(one["hostPath"] for one in mounts if one["containerPath"] == inside)
+        next(mount["hostPath"] for mount in mounts if mount["containerPath"] == inside)
     )
 
 

@@ -133,8 +133,10 @@ def test_who_is_on_a_sick_card_by_a_claim(
     node.cards.failures[UUIDS[1]] = "XID 79"
 
     def told() -> list[tuple[str, str]]:
-        lines = [one for one in list(caplog.records) if one.message == "card is sick"]
-        return [(one.pods, one.claims) for one in lines]  # type: ignore[attr-defined]
+        lines = [
+            line for line in list(caplog.records) if line.message == "card is sick"
+        ]
+        return [(line.pods, line.claims) for line in lines]  # type: ignore[attr-defined]
 
     wait_until(told, "the log line")
     assert told() == [("default/by-claim, default/classic", "default/c")]
@@ -165,8 +167,8 @@ def test_claims_are_taken_back_while_dra_is_off(
     node.prepare(claim)
     wait_until(node.published, "devices")
     switch_off(node)
-    for one in (claim, late):
-        assert "DRA is switched off on this node" in node.prepare_one(one).error
+    for refused in (claim, late):
+        assert "DRA is switched off on this node" in node.prepare_one(refused).error
     assert env_of(node.specification(claim))
     assert set(node.unprepare(claim, late).values()) == {""}
     assert not list(node.cdi.glob("*share*"))
@@ -252,7 +254,7 @@ def test_a_runtime_that_may_not_read_specifications(
         node.start()
         words = "whether the runtime containerd 1.7.27 reads CDI specifications"
         said = lambda: because(caplog, "DRA is off")  # noqa: E731
-        wait_until(lambda: any(words in one for one in said()), "the log line")
+        wait_until(lambda: any(words in message for message in said()), "the log line")
         wait_until(lambda: not node.slices(), "no slices")
         set_runtime(node, "containerd://2.1.4")
         assert not node.prepare_one(claim).error

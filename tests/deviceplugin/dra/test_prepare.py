@@ -120,9 +120,9 @@ def test_without_nvidias_specification(tmp_path: Path) -> None:
     with DraNode(tmp_path, found_card(0), settings={"inject": "nodes"}) as node:
         claim = node.claim("c")
         [device] = node.prepare_one(claim).devices
-        assert [one.split("=")[0] for one in device.cdi_device_ids] == [SHARE]
+        assert [cdi_id.split("=")[0] for cdi_id in device.cdi_device_ids] == [SHARE]
         nodes = edits_of(node.specification(claim))["deviceNodes"]
-        assert "/dev/nvidia0" in {one["path"] for one in nodes}
+        assert "/dev/nvidia0" in {device_node["path"] for device_node in nodes}
 
 
 def test_two_requests_of_one_claim(node: DraNode) -> None:
@@ -134,7 +134,7 @@ def test_two_requests_of_one_claim(node: DraNode) -> None:
     claim = node.claim_with("c", {"devices": {"results": results}})
     uid = claim["metadata"]["uid"]
     found = node.prepare_one(claim).devices
-    assert [list(one.request_names) for one in found] == [["left"], ["right"]]
+    assert [list(device.request_names) for device in found] == [["left"], ["right"]]
     assert found[1].cdi_device_ids == [f"{SHARE}={uid}-right"]
     said = node.specification(claim)
     cards = [env_of(said, number)["VCUDA_CARDS"] for number in (0, 1)]
@@ -171,7 +171,7 @@ def test_refused(node: DraNode, how: dict[str, object], why: str) -> None:
 
 def two_results(units: int) -> list[Json]:
     """Two requests, ``left`` and ``right``, on one card."""
-    return [result(0, units=units, request=one) for one in ("left", "right")]
+    return [result(0, units=units, request=request) for request in ("left", "right")]
 
 
 def test_requests_on_one_card_need_room_together(node: DraNode) -> None:
@@ -186,7 +186,7 @@ def test_refused_claims(node: DraNode) -> None:
     gone = {"metadata": {"namespace": "default", "name": "gone", "uid": "g"}}
     path = {**good, "metadata": {**good["metadata"], "uid": "../x"}}
     answers = node.prepare(good, bare, other, gone, path)
-    said = {uid: one.error for uid, one in answers.items()}
+    said = {uid: answer.error for uid, answer in answers.items()}
     assert said.pop(good["metadata"]["uid"]) == ""
     assert "has no allocation by vcuda.baidu.com" in said[bare["metadata"]["uid"]]
     assert "is another one of this name" in said["another"]
@@ -315,7 +315,7 @@ def test_one_claim_for_two_pods_at_once(
     monkeypatch.setattr(node.cluster, "get", get_at_once)
     with ThreadPoolExecutor(2) as pods:
         answers = [pods.submit(node.prepare_one, claim) for _ in range(2)]
-    first, second = (one.result() for one in answers)
+    first, second = (call.result() for call in answers)
     assert not first.error
     assert first == second
 
@@ -349,7 +349,7 @@ def test_kubelet_is_asked_once_for_all_claims_of_a_pod(
     listed = Mock(return_value=ListedDevices({}))
     monkeypatch.setattr(ResourceClaimPreparer, "listed", listed)
     claims = [node.claim(f"c{number}", units=1) for number in range(3)]
-    assert not any(one.error for one in node.prepare(*claims).values())
+    assert not any(answer.error for answer in node.prepare(*claims).values())
     assert listed.call_count == 1
 
 
@@ -423,8 +423,8 @@ def test_the_device_node_of_now(tmp_path: Path) -> None:
         node.start()
         assert not node.prepare_one(claim).error
         nodes = edits_of(node.specification(claim))["deviceNodes"]
-        assert "/dev/nvidia3" in {one["path"] for one in nodes}
-        assert "/dev/nvidia0" not in {one["path"] for one in nodes}
+        assert "/dev/nvidia3" in {device_node["path"] for device_node in nodes}
+        assert "/dev/nvidia0" not in {device_node["path"] for device_node in nodes}
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_limits_of_claims_and_classic_pods_add_up(tmp_path: Path) -> None:
     """Together they never exceed the card, whoever comes first."""
     with limited(tmp_path) as node:
         claims = [node.claim(f"c{number}", units=8, cores=1) for number in range(2)]
-        assert not any(one.error for one in node.prepare(*claims).values())
+        assert not any(answer.error for answer in node.prepare(*claims).values())
         # 2 x (2048 + 512) of 7524 MiB: another 1 x (1792 + 512) fits, then none.
         node.run(node.bind("classic", 7, 1))
         last = node.claim("last", units=1, cores=1)
@@ -134,7 +134,7 @@ def test_limits_of_claims_and_classic_pods_add_up(tmp_path: Path) -> None:
 def test_classic_pods_wait_for_limits_of_claims(tmp_path: Path) -> None:
     with limited(tmp_path) as node:
         claims = [node.claim(f"c{number}", units=7, cores=1) for number in range(3)]
-        assert not any(one.error for one in node.prepare(*claims).values())
+        assert not any(answer.error for answer in node.prepare(*claims).values())
         pod = node.bind("classic", 4, 1)
         node.admit(pod)
         node.waits(pod, "hard limits of containers")

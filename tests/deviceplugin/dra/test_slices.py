@@ -135,8 +135,8 @@ def test_claims_are_not_subtracted() -> None:
     """What classic pods hold is; cards keep their order."""
     other = replace(CARD, uuid=UUIDS[1], index=1)
     found = slice_devices([CARD, other], {CARD.uuid: (20, 90)})
-    assert [memory_of(one) for one in found] == ["1Gi", "24064Mi"]
-    assert [one["capacity"]["cores"]["value"] for one in found] == ["80", "100"]
+    assert [memory_of(device) for device in found] == ["1Gi", "24064Mi"]
+    assert [device["capacity"]["cores"]["value"] for device in found] == ["80", "100"]
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_the_order_follows_claims(tmp_path: Path) -> None:
     )
     with made as node:
         wait_until(node.published, "devices")
-        first, second = (one["name"] for one in node.published())
+        first, second = (card["name"] for card in node.published())
         node.prepare(node.claim("c", 1, units=8))
         node.serving.driver.publisher.publish()
-        assert [one["name"] for one in node.published()] == [second, first]
+        assert [card["name"] for card in node.published()] == [second, first]
 
 
 def test_many_cards_are_several_slices_of_one_pool() -> None:
@@ -169,12 +169,12 @@ def test_many_cards_are_several_slices_of_one_pool() -> None:
         for number in range(DEVICES_PER_SLICE + 1)
     ]
     made = build_slices("n", "uid", slice_devices(cards, {}), 7)
-    assert [len(one["spec"]["devices"]) for one in made] == [DEVICES_PER_SLICE, 1]
+    assert [len(body["spec"]["devices"]) for body in made] == [DEVICES_PER_SLICE, 1]
     pool = {"name": "n", "generation": 7, "resourceSliceCount": 2}
-    assert [one["spec"]["pool"] for one in made] == [pool, pool]
+    assert [body["spec"]["pool"] for body in made] == [pool, pool]
     # kube-scheduler takes the slices by name.
-    assert sorted(one["metadata"]["name"] for one in made) == [
-        one["metadata"]["name"] for one in made
+    assert sorted(body["metadata"]["name"] for body in made) == [
+        body["metadata"]["name"] for body in made
     ]
     assert len(build_slices("n", "uid", [], 1)) == 1
 
@@ -194,7 +194,7 @@ def test_classic_pods_and_cordons_are_seen(node: DraNode) -> None:
     """Each change is published: it is waited for."""
     node.bind("classic", 10, 20, card=1)
     wait_until(
-        lambda: [memory_of(one) for one in node.published()] == ["7424Mi", "2304Mi"],
+        lambda: [memory_of(card) for card in node.published()] == ["7424Mi", "2304Mi"],
         "the card's room",
     )
     node.cluster.annotate(Kind.NODES, "", NODE, {names.CORDON: UUIDS[0]})
@@ -334,8 +334,8 @@ def generation(one: Json) -> int:
 def without_sharing(body: Json) -> Json:
     """A slice as an API server stores it whose gate DRAConsumableCapacity is off."""
     devices = [
-        {k: v for k, v in one.items() if k != "allowMultipleAllocations"}
-        for one in body["spec"]["devices"]
+        {k: v for k, v in device.items() if k != "allowMultipleAllocations"}
+        for device in body["spec"]["devices"]
     ]
     return {**body, "spec": {**body["spec"], "devices": devices}}
 

@@ -159,7 +159,7 @@ def test_a_region_that_is_too_large_is_cut(
     node.start()
     wait_until(lambda: region.stat().st_size == MOST_REGION_BYTES, "the cut")
     said = "a container wrote too much into its region"
-    wait_until(lambda: said in [one.message for one in list(caplog.records)], said)
+    wait_until(lambda: said in [line.message for line in list(caplog.records)], said)
 
 
 def test_no_specification_comes_back_while_its_claim_is_taken_back(

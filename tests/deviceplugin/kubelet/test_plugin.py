@@ -57,7 +57,7 @@ def test_no_card_makes_them_sick(node: NodeFixture) -> None:
     before = told(node)
     ids = [name for name, _ in before]
     assert (ids[0], ids[-1], len(set(ids))) == ("quota-00000", "quota-00199", 200)
-    assert not [one for one in ids if DeviceId.parse(one)]
+    assert not [device_id for device_id in ids if DeviceId.parse(device_id)]
     node.cards.failures[UUIDS[0]] = "it does not answer"
     node.serving.parts.offer.set_cordoned([UUIDS[1]])
     wait_until(node.devices.allocatable, "a", accept=lambda seen: seen[C] == 100)

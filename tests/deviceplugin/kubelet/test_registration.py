@@ -206,7 +206,7 @@ def test_register_refused(
     with stand_in(registrar, Refusing("not today")) as asked, running(registrar):
         wait_until(lambda: len(asked.asked) >= 3, "three tries", every_s=0.01)
     assert because(caplog, "not registered with kubelet")[0] == "UNKNOWN: not today"
-    waits = [one.wait_s for one in caplog.records if hasattr(one, "wait_s")]
+    waits = [line.wait_s for line in caplog.records if hasattr(line, "wait_s")]
     assert waits[:3] == [0.05, 0.1, 0.2]
     assert registrar.times() == 0
     assert not (registrar.plugins / SOCKET).exists()

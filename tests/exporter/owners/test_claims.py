@@ -43,7 +43,7 @@ CONTEXT_MIB = 512
 
 def claimed(name: str, **uses: str) -> Json:
     """A running pod; the claim, or ``claim/request``, of each of its containers."""
-    containers = [container_json(one) for one in uses]
+    containers = [container_json(container) for container in uses]
     return with_ids(with_claims(pod_json(name, containers=containers, node=NODE), uses))
 
 
@@ -78,7 +78,7 @@ class Folder:
 
     def usage(self, **mib: float) -> Usage:
         """The usage of card A by one process of ``pod__container`` for each."""
-        running = [use(pid, one) for pid, one in enumerate(mib.values())]
+        running = [use(pid, memory_mib) for pid, memory_mib in enumerate(mib.values())]
         owners = {pid: owner(*name.split("__")) for pid, name in enumerate(mib.keys())}
         now = snapshot(round_=processes({A: running}, owners))
         return account_usage(now, self.current(), Usage())
@@ -124,7 +124,7 @@ def test_each_container_has_its_request(tmp_path: Path) -> None:
     folder.prepare("c", device(A, "left"), device(B, "right"))
     found = folder.usage(a__left=1, a__none=1)
     assert of(found, "a", "left").allotted == Amount(10, 8)
-    assert {one.card for one in found.containers if one.container == "left"} == {A}
+    assert {use.card for use in found.containers if use.container == "left"} == {A}
     assert of(found, "a", "right", B).allotted == Amount(10, 8)
     assert of(found, "a", "both", B).allotted == Amount(10, 8)
     assert of(found, "a", "none").allotted is None
@@ -139,10 +139,10 @@ def test_a_claim_counts_once_for_all_that_use_it(tmp_path: Path) -> None:
     half = 0.6 * SHARE_MIB + CONTEXT_MIB
     found = folder.usage(a__x=half, a__y=half, b__main=100)
     assert found.cards[CardUUID(A)].allotted_units == 8
-    over = {one.container: is_over(one) for one in found.containers}
+    over = {use.container: is_over(use) for use in found.containers}
     assert over == {"x": True, "y": True, "main": False}
     alone = folder.usage(a__x=half)
-    assert {is_over(one) for one in alone.containers} == {False}
+    assert {is_over(use) for use in alone.containers} == {False}
 
 
 def test_who_also_holds_more_is_not_charged_to_who_holds_less(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_who_also_holds_more_is_not_charged_to_who_holds_less(tmp_path: Path) ->
     folder.prepare("c", device(request="left"), device(request="right"))
     half = 0.5 * SHARE_MIB
     found = folder.usage(a__left=half + CONTEXT_MIB, a__both=3 * half + CONTEXT_MIB)
-    assert {is_over(one) for one in found.containers} == {False}
+    assert {is_over(use) for use in found.containers} == {False}
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_an_init_container_holds_its_claim_while_it_runs(tmp_path: Path) -> None
     pod = with_claims(pod, {"first": "c", "main": "c"})
     folder = Folder(tmp_path, pod)
     folder.prepare("c")
-    assert [one.container for one in folder.usage().containers] == ["main"]
+    assert [use.container for use in folder.usage().containers] == ["main"]
     folder.pods = owner_pods(with_ids(pod))
-    names = {one.container for one in folder.usage().containers}
+    names = {use.container for use in folder.usage().containers}
     assert names == {"first", "main"}
 
 

@@ -28,7 +28,7 @@ HASHED = "0123456789abcdef0123456789abcdef"
 def names_of(watched: WatchedPods) -> list[str]:
     current = watched.current()
     assert current is not None
-    return [one.name[1] for one in current.all]
+    return [owner_pod.name[1] for owner_pod in current.all]
 
 
 def found_name(pods: OwnerPods, of: Owner) -> str | None:
@@ -37,7 +37,7 @@ def found_name(pods: OwnerPods, of: Owner) -> str | None:
 
 
 def containers_of(pod: Json) -> list[str]:
-    return [one.container for one in read_owner_pod(pod).holdings()]
+    return [holding.container for holding in read_owner_pod(pod).holdings()]
 
 
 def test_the_pods_of_the_node_are_followed() -> None:
@@ -92,7 +92,7 @@ def test_containers_of_all_kinds_have_names() -> None:
     pod["status"]["containerStatuses"][0]["containerID"] = f"docker://{cid('x')}"
     found = read_owner_pod(pod)
     ids = [cid("x"), cid("a/first"), cid("debug")]
-    names_ = [found.container_of(Owner("", one)) for one in ids]
+    names_ = [found.container_of(Owner("", container_id)) for container_id in ids]
     assert names_ == ["main", "first", "debug"]
 
 

@@ -30,14 +30,16 @@ def root_of(version: int) -> Path | None:
     """Where this machine has cgroups of a version, and lets us make some."""
     if version == 1:
         # Not cpuset's, whose new groups take no process before they are given a CPU.
-        usable = [one for one in cgroups.hierarchies() if "cpuset" not in one.name]
+        usable = [
+            group for group in cgroups.hierarchies() if "cpuset" not in group.name
+        ]
     else:
         usable = [
             folder
             for folder in (cgroups.MOUNTED, cgroups.MOUNTED / "unified")
             if (folder / "cgroup.controllers").exists()
         ]
-    return next((one for one in usable if os.access(one, os.W_OK)), None)
+    return next((group for group in usable if os.access(group, os.W_OK)), None)
 
 
 def own() -> Owner:

@@ -17,7 +17,7 @@ from tests.testbed.waiting import wait_until
 
 FIRST = CardUUID("AMD-0000:03:00.0")
 SECOND = CardUUID("AMD-0000:04:00.0")
-NAMES = frozenset(one.name for one in FIELDS)
+NAMES = frozenset(field.name for field in FIELDS)
 ENERGY = fields.TOTAL_ENERGY_CONSUMPTION
 HANGS = "it did not answer within 0.5 s"
 
@@ -47,7 +47,7 @@ def says(telemetry: AmdTelemetry, *names: str) -> CardAnswer:
 
 
 def failures(telemetry: AmdTelemetry, name: str = FB_TOTAL) -> list[str]:
-    return [one.failure for one in telemetry.read(name, [name]).values()]
+    return [says.failure for says in telemetry.read(name, [name]).values()]
 
 
 def test_a_card_is_described(tree: Host) -> None:
@@ -74,7 +74,7 @@ def test_parts_of_a_card_are_told_apart(tree: Host) -> None:
     """They tell one number, the whole card's: the later ones go by their address."""
     tree.card(0, unique=UNIQUE)
     tree.card(1, unique=UNIQUE)
-    uuids = [one.uuid for one in tree.telemetry.cards().cards]
+    uuids = [card.uuid for card in tree.telemetry.cards().cards]
     assert uuids == [f"GPU-{UNIQUE}", SECOND]
 
 
@@ -97,7 +97,7 @@ def test_a_card_that_is_gone_stays_listed(tree: Host) -> None:
     assert tree.telemetry.cards() == before
     gone = "0000:03:00.0 is not there any more"
     assert failures(tree.telemetry) == [gone, ""]
-    assert [one.failure for one in tree.telemetry.processes().values()] == [gone, ""]
+    assert [says.failure for says in tree.telemetry.processes().values()] == [gone, ""]
     shutil.rmtree(other.root.parent)
     with pytest.raises(NoCardsYet, match="no card of the amdgpu driver"):
         tree.telemetry.cards()
@@ -111,7 +111,7 @@ def test_a_card_found_later_takes_no_other_s_index(tree: Host) -> None:
     tree.card(0, bus=9)
     tree.telemetry.cards()
     tree.card(1, bus=3)
-    found = [(one.index, one.bus) for one in tree.telemetry.cards().cards]
+    found = [(card.index, card.bus) for card in tree.telemetry.cards().cards]
     assert found == [(0, "0000:09:00.0"), (1, "0000:03:00.0")]
 
 
@@ -124,7 +124,7 @@ def test_other_makers_cards_are_none_of_ours(tree: Host) -> None:
         with pytest.raises(NoCardsYet, match=r"sys/class/drm shows no card"):
             ask()
     tree.card(2, bus=3)
-    assert [one.uuid for one in tree.telemetry.cards().cards] == [FIRST]
+    assert [card.uuid for card in tree.telemetry.cards().cards] == [FIRST]
 
 
 def test_a_card_without_memory_is_left_out(tree: Host) -> None:
@@ -132,7 +132,7 @@ def test_a_card_without_memory_is_left_out(tree: Host) -> None:
     tree.card(1)
     (tree.card(2).root / "mem_info_vram_total").unlink()
     found = tree.telemetry.cards()
-    assert [one.uuid for one in found.cards] == [SECOND]
+    assert [card.uuid for card in found.cards] == [SECOND]
     because = "amdgpu does not report its memory"
     left_out = [LeftOut(f"0000:0{bus}:00.0", because) for bus in (3, 5)]
     assert found.left_out == tuple(left_out)
@@ -183,7 +183,7 @@ def test_the_processes_of_all_partitions_are_the_card_s(tree: Host) -> None:
         )
         tree.process(700 + node, **{f"id_{50 + node}": node})
     answers = tree.telemetry.processes().values()
-    assert [tuple(one.pid for one in told.processes) for told in answers] == [
+    assert [tuple(process.pid for process in told.processes) for told in answers] == [
         (701, 702, 704),
         (703,),
         (705,),
@@ -218,14 +218,14 @@ def test_a_card_that_hangs_while_it_is_looked_for_hides_no_other(
     tree.card(1)
     card.hang("mem_info_vram_total")
     found = wait_found(hasty, 1)
-    assert [one.index for one in found.cards] == [1]
+    assert [card.index for card in found.cards] == [1]
     assert found.left_out == (LeftOut("0000:03:00.0", HANGS),)
     assert failures(hasty) == [""]
     card.let_go("mem_info_vram_total")
     (card.root / "mem_info_vram_total").unlink()
     card.write("mem_info_vram_total", 16384 * 2**20)
     before = wait_found(hasty, 2)
-    assert [one.index for one in before.cards] == [0, 1]
+    assert [card.index for card in before.cards] == [0, 1]
     card.hang("unique_id")
     assert wait_found(hasty, 2) == before
     assert failures(hasty, GPU_UTIL) == ["", ""]

@@ -19,7 +19,7 @@ from gpushare.cards.source import CardReading, NoCardsYet, XidEvent
 from gpushare.domain.model import CardUUID
 from tests.gpushare.cards.test_combined import Played
 
-NAMES = frozenset(one.name for one in FIELDS)
+NAMES = frozenset(field.name for field in FIELDS)
 TOLD = frozenset({FB_USED, FB_FREE, FB_TOTAL})
 ONE = CardUUID("one")
 

@@ -115,7 +115,7 @@ def test_a_reason_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         first.away = breaks
         for _ in range(3):
             joined.cards()
-    assert [(one.levelname, one.message) for one in caplog.records] == [
+    assert [(line.levelname, line.message) for line in caplog.records] == [
         ("INFO", "a source has no cards"),
         ("WARNING", "a source has no cards"),
         ("INFO", "a source has cards now"),

@@ -42,7 +42,7 @@ def test_profiling_is_of_the_instance(cut: Watch) -> None:
     cut.driver.values(ONE.uuid, gpm_sm=80)
     cut.driver.values(TWO.uuid, gpm_sm=None)
     told = cut.telemetry.read(fields.PROFILING, [fields.SM_ACTIVE])
-    assert {uuid: one.values for uuid, one in told.items()} == {
+    assert {uuid: says.values for uuid, says in told.items()} == {
         CardUUID(ONE.uuid): {fields.SM_ACTIVE: 0.8},
         CardUUID(TWO.uuid): {},
         CardUUID(OTHER.uuid): {fields.SM_ACTIVE: 0.5},
@@ -68,6 +68,6 @@ def test_each_process_is_on_its_own_instance(cut: Watch) -> None:
         ProcessUse(11, 64.0),
         ProcessUse(12, 64.0),
     )
-    assert [one.pid for one in told[CardUUID(TWO.uuid)].processes] == [13]
+    assert [process.pid for process in told[CardUUID(TWO.uuid)].processes] == [13]
     assert told[CardUUID(ONE.uuid)].sm_source is SmSource.NONE
     assert CardUUID(H100.uuid) not in told

@@ -44,9 +44,11 @@ def failures(telemetry: NvmlTelemetry, group: str) -> dict[str, str]:
     told = (
         telemetry.processes()
         if group == f.PROCESSES
-        else telemetry.read(group, [one.name for one in f.FIELDS if one.group == group])
+        else telemetry.read(
+            group, [field.name for field in f.FIELDS if field.group == group]
+        )
     )
-    return {uuid: one.failure for uuid, one in told.items()}
+    return {uuid: says.failure for uuid, says in told.items()}
 
 
 @pytest.mark.parametrize("group", GROUPS)

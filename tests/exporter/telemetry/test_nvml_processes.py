@@ -23,8 +23,8 @@ UTILIZATION = "DeviceGetUtilizationRates"
 SAMPLES = "DeviceGetProcessUtilization"
 INFO = "DeviceGetProcessesUtilizationInfo"
 COMPUTE = [f"DeviceGetComputeRunningProcesses{suffix}" for suffix in ("_v3", "_v2", "")]
-GRAPHICS = [one.replace("Compute", "Graphics") for one in COMPUTE]
-MPS = [one.replace("Compute", "MPSCompute") for one in COMPUTE]
+GRAPHICS = [function.replace("Compute", "Graphics") for function in COMPUTE]
+MPS = [function.replace("Compute", "MPSCompute") for function in COMPUTE]
 
 
 @pytest.fixture

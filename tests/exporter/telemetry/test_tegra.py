@@ -28,7 +28,7 @@ from tests.nvml.driver import NOT_SUPPORTED, StubDriver, stub_card, stub_driver
 from tests.testbed.waiting import wait_until
 
 ORIN = "TEGRA-17000000.gpu"
-NAMES = frozenset(one.name for one in FIELDS)
+NAMES = frozenset(field.name for field in FIELDS)
 UNKNOWN = ProcessesAnswer(sm_source=SmSource.CARD, known=False)
 
 
@@ -89,7 +89,7 @@ def test_each_generation_has_its_names(
     tree.zones(**{"CPU-therm": 40000, zone: 61250})
     tree.memory(3964, 1000)
     telemetry = TegraTelemetry(tree.root)
-    assert [one.uuid for one in telemetry.cards().cards] == [f"TEGRA-{name}"]
+    assert [card.uuid for card in telemetry.cards().cards] == [f"TEGRA-{name}"]
     assert says(telemetry, GPU_UTIL, GPU_TEMP).values == {
         GPU_UTIL: 100,
         GPU_TEMP: 61.25,
@@ -160,7 +160,7 @@ def test_processes_are_read_from_any_layout(
     orin(tree.root)
     tree.clients(*lines)
     listed = lists(TegraTelemetry(tree.root))
-    assert {one.pid: one.memory_mib for one in listed.processes} == uses
+    assert {process.pid: process.memory_mib for process in listed.processes} == uses
 
 
 def test_a_list_without_memory_says_nothing_about_processes(tree: TegraTree) -> None:
@@ -221,7 +221,7 @@ def test_nvml_s_card_and_the_files_are_one(
     orin(tree.root)
     telemetry = with_nvml(tree)
     driver.unload()
-    assert [one.uuid for one in telemetry.cards().cards] == [ORIN]
+    assert [card.uuid for card in telemetry.cards().cards] == [ORIN]
     uuid = nvgpu(driver, model)
     driver.values(uuid, power=15_500)
     driver.load()
@@ -235,7 +235,7 @@ def test_nvml_s_card_and_the_files_are_one(
     assert answer.values[fields.POWER_USAGE] == 15.5
     assert answer.values[fields.FB_USED] == 12840
     assert answer.unsupported == frozenset()
-    assert [one.pid for one in lists(telemetry).processes] == [2651, 1792595]
+    assert [process.pid for process in lists(telemetry).processes] == [2651, 1792595]
 
 
 def test_a_name_alone_is_enough(driver: StubDriver, tree: TegraTree) -> None:
@@ -245,7 +245,7 @@ def test_a_name_alone_is_enough(driver: StubDriver, tree: TegraTree) -> None:
     driver.fail(uuid, "DeviceGetUtilizationRates", 0)
     tree.memory(125000, 100000)
     telemetry = with_nvml(tree)
-    assert [one.uuid for one in telemetry.cards().cards] == [uuid]
+    assert [card.uuid for card in telemetry.cards().cards] == [uuid]
     answer = says(telemetry, GPU_UTIL, fields.FB_USED)
     assert answer.values == {GPU_UTIL: 60, fields.FB_USED: 25000}
 
@@ -258,7 +258,7 @@ def test_it_is_not_offered_for_sharing(
     card = stub_card(0, model="NVIDIA Thor", memory_mib=125000)
     driver.set_cards([card, stub_card(1)])
     found = NvmlCards(root=tree.root).cards()
-    assert [one.index for one in found.cards] == [1]
+    assert [card.index for card in found.cards] == [1]
     because = "it is the GPU of a Jetson, which shares the memory of the node"
     assert found.left_out == (LeftOut(card.uuid, because),)
 

@@ -126,4 +126,4 @@ def processes(telemetry: NvmlTelemetry, card: StubCard = CARD) -> ProcessesAnswe
 
 
 def uses(telemetry: NvmlTelemetry, card: StubCard = CARD) -> dict[int, ProcessUse]:
-    return {one.pid: one for one in processes(telemetry, card).processes}
+    return {process.pid: process for process in processes(telemetry, card).processes}

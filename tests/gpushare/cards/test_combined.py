@@ -52,7 +52,7 @@ def test_a_source_without_cards_hides_no_other() -> None:
     first.away = "no driver"
     joined = CombinedCards([first, second])
     assert indices(joined.cards()) == {"b0": 0}
-    assert [one.uuid for one in joined.readings()] == ["b0"]
+    assert [reading.uuid for reading in joined.readings()] == ["b0"]
     first.away = ""
     assert indices(joined.cards()) == {"a0": 0, "b0": 1}
 
@@ -89,7 +89,7 @@ def test_cards_stay_while_their_driver_is_gone() -> None:
     before = joined.cards()
     first.away = "the driver was unloaded"
     assert joined.cards() == before
-    failures = {one.uuid: one.failure for one in joined.readings()}
+    failures = {reading.uuid: reading.failure for reading in joined.readings()}
     assert failures == {"a0": "the driver was unloaded", "b0": ""}
 
 
@@ -122,7 +122,7 @@ def test_a_card_of_two_sources_is_the_first_s() -> None:
     found = joined.cards()
     assert indices(found) == {"a0": 0, "a1": 1}
     assert found.left_out == (LeftOut("a0", "another source has it already"),)
-    assert sorted(one.uuid for one in joined.readings()) == ["a0", "a1"]
+    assert sorted(reading.uuid for reading in joined.readings()) == ["a0", "a1"]
 
 
 def test_events_come_from_any_and_the_loading_from_the_first() -> None:

@@ -85,7 +85,7 @@ def test_threads_share_one_question(hanging: Hanging) -> None:
     with ThreadPoolExecutor() as pool:
         asked = [pool.submit(calls.make_one, "card", hanging) for _ in range(3)]
         hanging.let_go.set()
-    assert [one.result() for one in asked] == ["late answer"] * 3
+    assert [call.result() for call in asked] == ["late answer"] * 3
 
 
 def test_one_that_cannot_be_begun_is_late_just_now() -> None:

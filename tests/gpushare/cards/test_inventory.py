@@ -38,7 +38,7 @@ def complaints(path: Path, text: str | bytes) -> list[str]:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     found = read_inventory(path)
     assert isinstance(found, list), found
-    return [one.removeprefix(str(path)).lstrip(":, ") for one in found]
+    return [complaint.removeprefix(str(path)).lstrip(":, ") for complaint in found]
 
 
 def card(**fields: str) -> str:
@@ -49,7 +49,7 @@ def card(**fields: str) -> str:
 
 def test_each_field_is_read(path: Path) -> None:
     third, first, second = read(path, FULL)
-    assert [one.card.index for one in (third, first, second)] == [2, 4, 5]
+    assert [found.card.index for found in (third, first, second)] == [2, 4, 5]
     assert first.card.uuid == "accel-one"
     assert first.card.memory_mib == 24576
     assert first.card.model == "Accelerator X"
@@ -57,7 +57,7 @@ def test_each_field_is_read(path: Path) -> None:
     assert first.card.variables == {"ACCEL_VISIBLE": "0", "ACCEL_MODE": "yes"}
     assert first.used_mib_file == "/sys/class/accel/accel0/used_mib"
     assert (second.card.device_nodes, second.used_mib_file) == ((), None)
-    assert not any(one.card.known_to_driver for one in (first, second, third))
+    assert not any(found.card.known_to_driver for found in (first, second, third))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_all_complaints_come_at_once(path: Path) -> None:
         "- {uuid: A, memory_mib: 0, index: 1, nodes: [/dev/a]}\n"
     )
     own = "each needs a value of its own"
-    assert [one.partition("; it")[0] for one in complaints(path, text)] == [
+    assert [complaint.partition("; it")[0] for complaint in complaints(path, text)] == [
         "2: cards[0].memory_mib: is missing",
         f"3: cards[1].uuid: is the same as cards[0].uuid; {own}",
         '3: cards[1].memory_mib: is "0"',
@@ -198,7 +198,7 @@ def test_nodes_that_go_with_every_card(tmp_path: Path) -> None:
     )
     found = read_inventory(path)
     assert isinstance(found, tuple)
-    assert [one.card.device_nodes for one in found] == [
+    assert [found_card.card.device_nodes for found_card in found] == [
         ("/dev/a0", "/dev/ctl"),
         ("/dev/ctl",),
     ]

@@ -32,7 +32,7 @@ from tests.testbed.waiting import wait_until
 from tests.topologies import DGX_1_NVLINKS, dgx_1_scores
 
 CARDS = [stub_card(number, memory_mib=16384) for number in range(8)]
-UUIDS = [CardUUID(one.uuid) for one in CARDS]
+UUIDS = [CardUUID(card.uuid) for card in CARDS]
 SINGLE, HOSTBRIDGE = pynvml.NVML_TOPOLOGY_SINGLE, pynvml.NVML_TOPOLOGY_HOSTBRIDGE
 SYSTEM, SWITCH = pynvml.NVML_TOPOLOGY_SYSTEM, pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
 FUNCTION_NOT_FOUND = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
@@ -73,10 +73,10 @@ def three(driver: StubDriver, level: int = SYSTEM) -> None:
 def told(found: Sequence[FoundCard]) -> dict[tuple[int, int], int]:
     """The known scores by the places of the cards."""
     return {
-        (UUIDS.index(one.uuid), UUIDS.index(other)): score
-        for one in found
-        for other, score in one.links.items()
-        if UUIDS.index(one.uuid) < UUIDS.index(other)
+        (UUIDS.index(card.uuid), UUIDS.index(other)): score
+        for card in found
+        for other, score in card.links.items()
+        if UUIDS.index(card.uuid) < UUIDS.index(other)
     }
 
 
@@ -207,7 +207,7 @@ def test_a_lost_card_keeps_its_links(driver: StubDriver, source: NvmlCards) -> N
     first = source.cards().cards
     driver.lose(UUIDS[2])
     assert offered(first, source.cards().cards) == tuple(dgx_1_scores())
-    driver.set_cards([one for one in CARDS if one.uuid != UUIDS[4]])
+    driver.set_cards([card for card in CARDS if card.uuid != UUIDS[4]])
     assert offered(first, source.cards().cards) == tuple(dgx_1_scores())
 
 
@@ -216,9 +216,9 @@ def test_a_card_that_vanished_keeps_its_links(source: NvmlCards, gone: int) -> N
     """Its source tells of it no more, and the others know no link with it."""
     first = source.cards().cards
     left = [
-        replace(one, links={u: s for u, s in one.links.items() if u != UUIDS[gone]})
-        for one in first
-        if one.uuid != UUIDS[gone]
+        replace(card, links={u: s for u, s in card.links.items() if u != UUIDS[gone]})
+        for card in first
+        if card.uuid != UUIDS[gone]
     ]
     assert offered(first, left) == tuple(dgx_1_scores())
 
@@ -267,7 +267,7 @@ def test_from_the_driver_to_the_placement(
     assert not extender.bind(pod).error
     text = extender.cluster.pod("pod")["metadata"]["annotations"][names.PLACEMENT]
     shares = orjson.loads(text)["shares"]
-    assert sorted(UUIDS.index(one["card"]) for one in shares) == expected
+    assert sorted(UUIDS.index(share["card"]) for share in shares) == expected
 
 
 def test_the_extender_prefers_the_node_with_the_better_links(source: NvmlCards) -> None:

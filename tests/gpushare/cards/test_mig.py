@@ -55,7 +55,7 @@ def uuids(source: NvmlCards) -> list[str]:
 
 
 def left_out(source: NvmlCards) -> dict[str, str]:
-    return {one.name: one.because for one in source.cards().left_out}
+    return {card.name: card.because for card in source.cards().left_out}
 
 
 def faults(source: NvmlCards) -> list[str | None]:
@@ -77,7 +77,7 @@ def test_each_instance_is_a_card(source: NvmlCards) -> None:
     assert large.instance == MigInstance(
         CardUUID(A100.uuid), 1, 0, "2g.10gb", 1, A100.model
     )
-    assert {u: one.used_mib for u, one in readings(source).items()} == {
+    assert {u: reading.used_mib for u, reading in readings(source).items()} == {
         P4.uuid: 300,
         SMALL.uuid: 100,
         LARGE.uuid: 0,
@@ -88,7 +88,7 @@ def test_units_are_of_the_instances_own_memory(source: NvmlCards) -> None:
     """4864 and 9984 MiB are 19 and 39 units; each has 100 cores and knows its card."""
     offer = Offer(reserve_mib=0)
     offer.set_found(source.cards().cards)
-    assert [(one.units, one.parent) for one in offer.cards.all] == [
+    assert [(card.units, card.parent) for card in offer.cards.all] == [
         (29, ""),
         (19, A100.uuid),
         (39, A100.uuid),
@@ -110,7 +110,7 @@ def test_instances_come_and_go(driver: StubDriver, source: NvmlCards) -> None:
     third = instance(3)
     driver.set_instances(SMALL, third)
     offer.set_found(source.cards().cards)
-    assert [one.uuid for one in offer.cards.all if one.healthy] == [
+    assert [card.uuid for card in offer.cards.all if card.healthy] == [
         P4.uuid,
         SMALL.uuid,
         third.uuid,
@@ -140,7 +140,7 @@ def test_the_mode_changes_at_run_time(
     vanished = set(before) - {P4.uuid}
     assert offer.sick() == dict.fromkeys(vanished, NOT_FOUND)
     whole, cut = {A100.uuid}, {SMALL.uuid, LARGE.uuid}
-    assert {one.uuid for one in found.cards} == {P4.uuid} | (
+    assert {card.uuid for card in found.cards} == {P4.uuid} | (
         whole if begins_with else cut
     )
 

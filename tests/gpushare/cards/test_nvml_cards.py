@@ -311,7 +311,7 @@ def test_indices_stay_when_the_driver_counts_anew(
     driver.load()
     with pytest.raises(NoCardsYet):
         source.cards()
-    found = [(one.uuid, one.index) for one in source.cards().cards]
+    found = [(card.uuid, card.index) for card in source.cards().cards]
     assert found == [(P4.uuid, 0), (TITAN.uuid, 1), (THIRD.uuid, 2), (new.uuid, 3)]
     assert failures(source)[P4.uuid] == "the driver does not list it any more"
 

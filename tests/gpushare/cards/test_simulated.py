@@ -60,7 +60,7 @@ def test_uuids_are_the_same_at_each_start_and_others_on_each_node() -> None:
 def test_all_complaints_come_at_once(spec: str, fixes: list[str]) -> None:
     found = complaints(spec)
     assert len(found) == len(fixes)
-    assert all(fix in one for fix, one in zip(fixes, found, strict=True))
+    assert all(fix in complaint for fix, complaint in zip(fixes, found, strict=True))
 
 
 def test_a_file_gives_cards(tmp_path: Path) -> None:

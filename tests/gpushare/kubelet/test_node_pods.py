@@ -79,8 +79,8 @@ ADDED, DELETED = event("ADDED", here()), event("DELETED", here())
     ],
 )
 def test_events(pods: NodePods, events: list[WatchEvent], left: list[str]) -> None:
-    for one in events:
-        pods.apply(one)
+    for change in events:
+        pods.apply(change)
     assert uids(pods) == left
 
 
@@ -160,10 +160,10 @@ def written(recorder: EventRecorder) -> list[tuple[str, str]]:
     thread.join()
     found = recorder.cluster.list_page(Kind.EVENTS, limit=5000).items
     source = {"component": COMPONENT, "host": "n"}
-    assert {(one["source"] == source, one["type"]) for one in found} <= {
+    assert {(event["source"] == source, event["type"]) for event in found} <= {
         (True, "Warning")
     }
-    return [(one["reason"], one["message"]) for one in found]
+    return [(event["reason"], event["message"]) for event in found]
 
 
 def test_the_same_words_once_a_minute(
@@ -205,7 +205,7 @@ def test_an_error_costs_one_event(
     recorder.warn(POD, "VcudaWaiting", "one")
     recorder.warn(POD, "VcudaWaiting", "two")
     assert written(recorder) == [("VcudaWaiting", "two")]
-    [told] = [one for one in caplog.records if one.message == "event not written"]
+    [told] = [line for line in caplog.records if line.message == "event not written"]
     assert told.because == "no right to it"  # type: ignore[attr-defined]
 
 
@@ -220,13 +220,13 @@ def pod(name: str, **containers: list[tuple[str, str]]) -> pb.PodResources:
         name=name,
         containers=[
             pb.ContainerResources(
-                name=one,
+                name=container,
                 devices=[
                     pb.ContainerDevices(resource_name=resource, device_ids=[text])
                     for resource, text in held
                 ],
             )
-            for one, held in containers.items()
+            for container, held in containers.items()
         ],
     )
 
@@ -258,9 +258,9 @@ class WithGet(Lister):
         self, request: pb.GetPodResourcesRequest, context: grpc.ServicerContext
     ) -> pb.GetPodResourcesResponse:
         self.answer(context)
-        for one in self.pods:
-            if one.name == request.pod_name:
-                return pb.GetPodResourcesResponse(pod_resources=one)
+        for pod in self.pods:
+            if pod.name == request.pod_name:
+                return pb.GetPodResourcesResponse(pod_resources=pod)
         context.abort(grpc.StatusCode.UNKNOWN, "not found")
         raise AssertionError
 

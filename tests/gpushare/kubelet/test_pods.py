@@ -55,7 +55,7 @@ def test_steps_left(
     app: Json, init: list[Json], held: Any, served: Any, left: set[str]
 ) -> None:
     pod = read_node_pod(pod_json(containers=[app], init=init))
-    allocated = {(pod.uid, name, one) for name in served for one in (M, C)}
+    allocated = {(pod.uid, name, resource) for name in served for resource in (M, C)}
     found = steps_left(pod, ListedDevices({pod.name: held}), allocated)
     assert {step.container for step in found} == left
 
@@ -74,10 +74,10 @@ def test_any_order_of_kubelets_calls_walks_a_turn_to_its_end(
     served: Allocated = set()
     held: dict[str, dict[str, frozenset[str]]] = {}
     calls = [
-        (one.name, resource, count)
-        for one in pod.gpu_containers
+        (container.name, resource, count)
+        for container in pod.gpu_containers
         for resource in chance.sample((M, C), 2)
-        if (count := count_of(one.amount, resource))
+        if (count := count_of(container.amount, resource))
     ]
     for container, resource, count in calls:
         assert (
