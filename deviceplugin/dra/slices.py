@@ -58,7 +58,7 @@ class NotSharedError(Exception):
 
 
 def slice_device(card: Card, available: Amount) -> Json:
-    """Return a card as a device; ``left`` is what classic pods have left of it.
+    """Return a card as a device; ``available`` is what classic pods left of it.
 
     The API server accepts no device without capacity. So a card with too little left
     has the least that it accepts, and a taint, as a sick or cordoned card has. All

@@ -178,10 +178,10 @@ def shapes(name: str = "pod") -> st.SearchStrategy[Json]:
     several = st.lists(small, min_size=1, max_size=3)
     return st.one_of(
         st.builds(lambda apps, first: shaped(name, apps, first), several, inits),
-        st.builds(lambda one: shaped(name, [one]), large),
+        st.builds(lambda first: shaped(name, [first]), large),
         st.builds(lambda two: shaped(name, [two, two]), st.just((4, 100))),
         st.builds(lambda apps: shaped(name, apps, apart=True), several),
         st.builds(
-            lambda one, more: shaped(name, [one, *more], apart=True), large, several
+            lambda first, more: shaped(name, [first, *more], apart=True), large, several
         ),
     )

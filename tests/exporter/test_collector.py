@@ -474,8 +474,8 @@ def test_health_goes_by_what_was_asked_lately() -> None:
         ("environment", 19, 0),
         ("environment", 21, 1),
     ):
-        one = Round(group, AT - ago_s, 1.0, {A: HANGS})
-        rounds = {"utilization": fixture.now.rounds["utilization"], group: one}
+        failed = Round(group, AT - ago_s, 1.0, {A: HANGS})
+        rounds = {"utilization": fixture.now.rounds["utilization"], group: failed}
         fixture.now = replace(fixture.now, rounds=rounds)
         assert fixture.value(HEALTHY, UUID=A) == healthy, (group, ago_s)
         # Its other groups were read since, or at about that moment.

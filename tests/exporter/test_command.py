@@ -117,8 +117,11 @@ def test_all_complaints_come_at_once(node: Node) -> None:
         "FIELD_FILE": "x",
     }
     anywhere = ("127.0.0.1", 0)
-    with socket.create_server(anywhere) as one, socket.create_server(anywhere) as other:
-        for name, taken in (("LISTEN", one), ("COLLECT_LISTEN", other)):
+    with (
+        socket.create_server(anywhere) as first,
+        socket.create_server(anywhere) as other,
+    ):
+        for name, taken in (("LISTEN", first), ("COLLECT_LISTEN", other)):
             bad[name] = str(Address(*taken.getsockname()))
         with node.running("--enable-pcie", "--disable-pcie", **bad) as child:
             assert status_of(child) == 1

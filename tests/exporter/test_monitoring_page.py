@@ -37,7 +37,7 @@ def rows(section: str, page: Path = PAGE) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda one: one.name)
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
 def test_every_group_has_its_row(group: FieldGroup) -> None:
     on, every, what = rows("Groups")[group.name]
     assert on == ("on" if group.by_default else "off")
@@ -46,14 +46,14 @@ def test_every_group_has_its_row(group: FieldGroup) -> None:
     assert group.slow in what
 
 
-@pytest.mark.parametrize("one", FIELDS, ids=lambda one: one.name)
-def test_every_metric_of_a_card_has_its_row(one: Field) -> None:
-    unit, meaning, absent = rows(one.group)[one.name]
-    found = _UNIT.search(one.help)
+@pytest.mark.parametrize("metric", FIELDS, ids=lambda metric: metric.name)
+def test_every_metric_of_a_card_has_its_row(metric: Field) -> None:
+    unit, meaning, absent = rows(metric.group)[metric.name]
+    found = _UNIT.search(metric.help)
     assert found is not None
     assert unit == found[1]
-    assert meaning.endswith("; counter") == (one.kind == "counter")
-    assert absent or sections()[one.group].startswith("\nAbsent, ")
+    assert meaning.endswith("; counter") == (metric.kind == "counter")
+    assert absent or sections()[metric.group].startswith("\nAbsent, ")
 
 
 _SECTION = {
@@ -63,10 +63,10 @@ _SECTION = {
 }
 
 
-@pytest.mark.parametrize("one", own.OWN, ids=lambda one: one.name)
-def test_every_metric_of_ours_has_its_row(one: OwnField) -> None:
-    labels, meaning, _ = rows(_SECTION[one.about])[one.name]
-    assert tuple(re.findall(r"`(\w+)`", labels)) == one.labels
+@pytest.mark.parametrize("metric", own.OWN, ids=lambda metric: metric.name)
+def test_every_metric_of_ours_has_its_row(metric: OwnField) -> None:
+    labels, meaning, _ = rows(_SECTION[metric.about])[metric.name]
+    assert tuple(re.findall(r"`(\w+)`", labels)) == metric.labels
     assert meaning
 
 

@@ -342,21 +342,21 @@ def told(group: str, name: str) -> Round:
 
 def test_a_late_round_has_no_values(board: SnapshotStore, clock: Clock) -> None:
     """It failed, and the page says what it lacks; the next round mends all."""
-    one, slow = told(f.UTILIZATION, f.GPU_UTIL), told(f.RETIRED, f.RETIRED_SBE)
-    board.put_round(one)
+    early, slow = told(f.UTILIZATION, f.GPU_UTIL), told(f.RETIRED, f.RETIRED_SBE)
+    board.put_round(early)
     board.put_round(slow)
     clock.now += 2 + LATE_S
-    assert board.read().rounds == {f.UTILIZATION: one, f.RETIRED: slow}
+    assert board.read().rounds == {f.UTILIZATION: early, f.RETIRED: slow}
     assert board.read() is board.read()
     clock.now += 1
     seen = board.read()
     why = f"utilization was not read for over {2 + LATE_S:.0f} s"
-    late = replace(one, cards={}, failure=why)
+    late = replace(early, cards={}, failure=why)
     assert seen.rounds == {f.UTILIZATION: late, f.RETIRED: slow}
     assert seen.troubles == {f.UTILIZATION: why}
     assert board.read() is seen
-    board.put_round(one)
-    assert board.read().rounds[f.UTILIZATION] is one
+    board.put_round(early)
+    assert board.read().rounds[f.UTILIZATION] is early
     assert board.read().troubles == {}
 
 

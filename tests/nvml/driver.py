@@ -230,11 +230,11 @@ class StubDriver:
 
     def join(self, a: int, b: int, level: int, links: int = 0) -> None:
         """Put two cards under one part of PCIe, with so many NVLinks between them."""
-        one, other = self.cards[a], self.cards[b]
-        self._facts[f"joint {one.uuid} {other.uuid}"] = str(level)
+        first, other = self.cards[a], self.cards[b]
+        self._facts[f"joint {first.uuid} {other.uuid}"] = str(level)
         for _ in range(links):
-            self.wire(one.uuid, other.bus)
-            self.wire(other.uuid, one.bus)
+            self.wire(first.uuid, other.bus)
+            self.wire(other.uuid, first.bus)
         self._write()
 
     def wire(self, uuid: str, to: str, kind: int = 0) -> None:

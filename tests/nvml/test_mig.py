@@ -68,19 +68,19 @@ def test_instances_are_in_no_list_but_their_cards() -> None:
 @pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize(("place", "wanted"), [(0, FIRST), (2, THIRD)])
 def test_an_instance_tells_what_does_not_change(place: int, wanted: Any) -> None:
-    one = instance(place)
-    parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(one)
-    attributes = pynvml.nvmlDeviceGetAttributes(one)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(one)
+    handle = instance(place)
+    parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    attributes = pynvml.nvmlDeviceGetAttributes(handle)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     assert ctypes.sizeof(attributes) == 40
-    assert pynvml.nvmlDeviceIsMigDeviceHandle(one).value == 1
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(handle).value == 1
     assert pynvml.nvmlDeviceIsMigDeviceHandle(parent).value == 0
     assert pynvml.nvmlDeviceGetUUID(parent) == A100.uuid
-    assert pynvml.nvmlDeviceGetUUID(one) == wanted.uuid
-    assert pynvml.nvmlDeviceGetName(one) == wanted.model
-    assert pynvml.nvmlDeviceGetGpuInstanceId(one) == wanted.gi
-    assert pynvml.nvmlDeviceGetComputeInstanceId(one) == wanted.ci
-    assert pynvml.nvmlDeviceGetMinorNumber(one) == A100.minor
+    assert pynvml.nvmlDeviceGetUUID(handle) == wanted.uuid
+    assert pynvml.nvmlDeviceGetName(handle) == wanted.model
+    assert pynvml.nvmlDeviceGetGpuInstanceId(handle) == wanted.gi
+    assert pynvml.nvmlDeviceGetComputeInstanceId(handle) == wanted.ci
+    assert pynvml.nvmlDeviceGetMinorNumber(handle) == A100.minor
     assert attributes.gpuInstanceSliceCount == wanted.slices
     assert attributes.memorySizeMB == wanted.memory_mib
     assert (memory.total, memory.used) == (
@@ -94,8 +94,8 @@ def test_an_instance_tells_what_does_not_change(place: int, wanted: Any) -> None
     [
         pynvml.nvmlDeviceGetUtilizationRates,
         pynvml.nvmlDeviceGetPowerUsage,
-        lambda one: pynvml.nvmlDeviceGetTemperature(one, 0),
-        lambda one: pynvml.nvmlDeviceGetProcessUtilization(one, 0),
+        lambda handle: pynvml.nvmlDeviceGetTemperature(handle, 0),
+        lambda handle: pynvml.nvmlDeviceGetProcessUtilization(handle, 0),
         pynvml.nvmlDeviceGetMigMode,
     ],
     ids=["utilization", "power", "temperature", "processes at work", "mode"],
@@ -120,9 +120,9 @@ def test_a_whole_card_has_no_numbers_of_an_instance(driver: StubDriver) -> None:
 
 
 def test_an_instance_that_was_destroyed_has_a_stale_handle(driver: StubDriver) -> None:
-    one = instance(2)
+    handle = instance(2)
     driver.set_instances(FIRST)
-    assert refusal(lambda: pynvml.nvmlDeviceGetUUID(one)) == INVALID
+    assert refusal(lambda: pynvml.nvmlDeviceGetUUID(handle)) == INVALID
     assert refusal(lambda: instance(2)) == NOT_FOUND
     driver.set_instances(FIRST, THIRD)
     assert pynvml.nvmlDeviceGetUUID(instance(2)) == THIRD.uuid

@@ -50,7 +50,7 @@ one_app = st.lists(st.tuples(st.just(Role.APP), shared), min_size=1, max_size=1)
 several = st.lists(st.tuples(st.sampled_from(Role), shared), max_size=3)
 containers = st.builds(lambda more, app: [*more, *app], several, one_app)
 whole = st.just([(Role.APP, (None, 100))])
-one = st.integers(0, 99)
+number = st.integers(0, 99)
 """Which of some things, as an index beyond their number: what is drawn must not depend
 on what the plugin's threads did."""
 
@@ -257,7 +257,7 @@ class Node(RuleBasedStateMachine):
         wait_until(in_touch.is_set, "the watch to go on")
         self.wait_told()
 
-    @rule(which=one)
+    @rule(which=number)
     def containers_start(self, which: int) -> None:
         for pod in pick(self.pods, which):
             self.proceed(pod)
@@ -268,7 +268,7 @@ class Node(RuleBasedStateMachine):
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(self.proceed, waiting))
 
-    @rule(which=one, container=one)
+    @rule(which=number, container=number)
     def a_container_restarts(self, which: int, container: int) -> None:
         """What it had is still its own."""
         running = [pod for pod in self.pods if pod.alive and self.has_its_units(pod)]
@@ -276,18 +276,18 @@ class Node(RuleBasedStateMachine):
             (its,) = pick(sorted(pod.alive), container)
             assert not self.why_not_started(pod, its)
 
-    @rule(which=one)
+    @rule(which=number)
     def a_pod_begins_again(self, which: int) -> None:
         """Its sandbox was lost: init containers run once more."""
         for pod in pick(self.pods, which):
             pod.alive, pod.initialized = set(), 0
             self.proceed(pod)
 
-    @rule(which=one)
+    @rule(which=number)
     def a_pod_ends(self, which: int) -> None:
         self.end(pick(self.pods, which))
 
-    @rule(which=one)
+    @rule(which=number)
     def a_pod_is_deleted_by_force(self, which: int) -> None:
         """The API server forgets it at once, kubelet when it ends."""
         for pod in pick([running for running in self.pods if not running.ended], which):
@@ -310,7 +310,7 @@ class Node(RuleBasedStateMachine):
         )
         node.start()
 
-    @rule(which=one)
+    @rule(which=number)
     def a_pod_is_left_alone(self, which: int) -> None:
         """Whoever waits starts when the others have ended."""
         waiting = [pod for pod in self.pods if pod.next and self.has_its_units(pod)]

@@ -531,7 +531,7 @@ def test_one_resource_does_not_say_that_the_other_was_checked(
 ) -> None:
     """It only tells the limit in both folders."""
     node.admit(node.bind("a", 4, 1))
-    memory, core = sorted(records_of(node, "a"), key=lambda one: one.resource != M)
+    memory, core = sorted(records_of(node, "a"), key=lambda kept: kept.resource != M)
     node.start_container(M, memory.ids)
     records = node.serving.parts.records
     assert [records.may_start(record) for record in (memory, core)] == [True, False]

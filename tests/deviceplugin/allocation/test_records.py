@@ -178,12 +178,12 @@ def test_a_broken_record_is_none(
 
 def test_a_record_is_swept_with_its_folder(records: AllocationRecords) -> None:
     for name, ids in (("dead", ("1",)), ("living", ("2",))):
-        one = record(name, ids)
-        records.write(one)
-        start(records, one)
+        kept = record(name, ids)
+        records.write(kept)
+        start(records, kept)
     broken = records.folder(record()).with_name("broken.json")
     broken.write_text("{")
-    records.sweep(lambda one: one.name == "living", 0)
+    records.sweep(lambda kept: kept.name == "living", 0)
     assert {record.name for record in records.all()} == {"living"}
     files = [file_of(records, record) for record in records.all()]
     folders = [path.with_suffix("") for path in files]
@@ -192,16 +192,16 @@ def test_a_record_is_swept_with_its_folder(records: AllocationRecords) -> None:
 
 def test_how_long_a_record_was_not_kept(records: AllocationRecords) -> None:
     """Its age says nothing: the pod of an old one may just be ending."""
-    one = record()
-    records.write(one)
-    os.utime(file_of(records, one), (OLD_S, OLD_S))
+    kept = record()
+    records.write(kept)
+    os.utime(file_of(records, kept), (OLD_S, OLD_S))
     records.sweep(lambda _: False, OLD_S)
     records.sweep(lambda _: True, 0)
     least_s = 1e-9
     records.sweep(lambda _: False, least_s)
-    records.write(one)
+    records.write(kept)
     records.sweep(lambda _: False, least_s)
-    assert records.all() == [one]
+    assert records.all() == [kept]
     records.sweep(lambda _: False, least_s)
     assert records.all() == []
 

@@ -60,7 +60,7 @@ def test_nvidias_cards(
         VISIBLE: visible,
     }
     assert tuple(node.host_path for node in found.devices) == nodes
-    assert tuple(cdi.name for cdi in found.cdi_devices) == cdi
+    assert tuple(device.name for device in found.cdi_devices) == cdi
     [mount] = found.mounts
     assert (mount.container_path, mount.host_path) == ("/etc/vcuda", "/state/x")
     assert mount.read_only
@@ -159,10 +159,10 @@ def test_both_answers_agree(
 
     The folder alone differs by design: each has the same file.
     """
-    one = container_setup(C, cores, cards, injection, "/x")
-    two = container_setup(M, units, cards, injection, "/x")
-    for key in one.envs.keys() & two.envs.keys():
-        assert one.envs[key] == two.envs[key]
-    assert one.devices == two.devices
-    assert one.cdi_devices == two.cdi_devices
-    assert one.mounts == two.mounts
+    first = container_setup(C, cores, cards, injection, "/x")
+    second = container_setup(M, units, cards, injection, "/x")
+    for key in first.envs.keys() & second.envs.keys():
+        assert first.envs[key] == second.envs[key]
+    assert first.devices == second.devices
+    assert first.cdi_devices == second.cdi_devices
+    assert first.mounts == second.mounts

@@ -41,8 +41,8 @@ def node(tmp_path: Path) -> Iterator[DraNode]:
         yield made
 
 
-def taints(one: Json) -> list[str]:
-    return [taint["key"] for taint in one.get("taints", ())]
+def taints(device: Json) -> list[str]:
+    return [taint["key"] for taint in device.get("taints", ())]
 
 
 def test_a_card_as_a_device() -> None:
@@ -112,12 +112,12 @@ def test_every_device_has_every_attribute(
 )
 def test_no_new_claims(card: Card, left: Amount, keys: list[str]) -> None:
     """A taint says why; the least capacity that the API server accepts stays."""
-    one = slice_device(card, left)
-    assert taints(one) == keys
-    assert memory_of(one) == (
+    device = slice_device(card, left)
+    assert taints(device) == keys
+    assert memory_of(device) == (
         f"{max(1, left.units) * 256}Mi" if left.units < 9 else "24064Mi"
     )
-    assert int(one["capacity"]["cores"]["value"]) == max(2, left.cores)
+    assert int(device["capacity"]["cores"]["value"]) == max(2, left.cores)
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,12 @@ def test_many_cards_are_several_slices_of_one_pool() -> None:
 
 def test_the_slice_belongs_to_the_node(node: DraNode) -> None:
     """It goes with the node, as one that kubelet's own library writes."""
-    [one] = node.slices()
-    [owner] = one["metadata"]["ownerReferences"]
+    [body] = node.slices()
+    [owner] = body["metadata"]["ownerReferences"]
     uid = node.cluster.get(Kind.NODES, "", NODE)["metadata"]["uid"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NODE, uid)
     assert owner["controller"] is True
-    assert one["spec"]["nodeName"] == NODE
+    assert body["spec"]["nodeName"] == NODE
     assert [memory_of(card) for card in node.published()] == ["7424Mi", "4864Mi"]
 
 
@@ -311,8 +311,8 @@ def test_no_slice_before_kubelet_knows_the_driver(tmp_path: Path) -> None:
 
 
 def test_a_slice_too_many_is_removed(node: DraNode) -> None:
-    [one] = node.slices()
-    node.cluster.create(Kind.SLICES, {**one, "metadata": {"name": "other"}})
+    [body] = node.slices()
+    node.cluster.create(Kind.SLICES, {**body, "metadata": {"name": "other"}})
     wait_until(lambda: len(node.slices()) == 1, "the other slice to go")
     assert node.slices()[0]["metadata"]["name"] != "other"
 
@@ -327,8 +327,8 @@ def test_nothing_is_written_without_a_change(node: DraNode) -> None:
     assert node.slices() == before
 
 
-def generation(one: Json) -> int:
-    return int(one["spec"]["pool"]["generation"])
+def generation(body: Json) -> int:
+    return int(body["spec"]["pool"]["generation"])
 
 
 def without_sharing(body: Json) -> Json:

@@ -174,13 +174,13 @@ def test_no_specification_comes_back_while_its_claim_is_taken_back(
     taking = Thread(target=lambda: node.serving.driver.plugin.preparer.unprepare(asked))
 
     def put_right_meanwhile(
-        claims: PreparedResourceClaims, one: PreparedResourceClaim
+        claims: PreparedResourceClaims, stored: PreparedResourceClaim
     ) -> None:
         if taking.ident is None:
             taking.start()
             # It waits for what happens here.
             taking.join(0.2)
-        put_right(claims, one)
+        put_right(claims, stored)
         written.set()
 
     monkeypatch.setattr(PreparedResourceClaims, "put_right", put_right_meanwhile)

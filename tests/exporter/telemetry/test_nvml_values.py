@@ -72,20 +72,20 @@ def lacking(*names: str) -> CardAnswer:
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[Watch]:
+def watched(tmp_path: Path) -> Iterator[Watch]:
     with watch(tmp_path, CARD) as found:
         yield found
 
 
-def test_each_field_is_told_in_its_unit(one: Watch) -> None:
+def test_each_field_is_told_in_its_unit(watched: Watch) -> None:
     """All of them but those of GPM and NVLink, and nothing else. Idle is 0."""
     idle = CardAnswer(dict.fromkeys(of_group(f.UTILIZATION), 0.0))
-    assert says(one.telemetry, f.UTILIZATION) == idle
-    assert says(one.telemetry, f.FAULTS).values[f.VGPU_LICENSE_STATUS] == 0
-    one.driver.values(CARD.uuid, **{key: raw for key, raw, _ in SAID.values()})
+    assert says(watched.telemetry, f.UTILIZATION) == idle
+    assert says(watched.telemetry, f.FAULTS).values[f.VGPU_LICENSE_STATUS] == 0
+    watched.driver.values(CARD.uuid, **{key: raw for key, raw, _ in SAID.values()})
     told: dict[str, float] = {}
     for group in READ:
-        answer = says(one.telemetry, group)
+        answer = says(watched.telemetry, group)
         assert (answer.unsupported, answer.failure) == (frozenset(), "")
         told |= answer.values
     assert told == {
@@ -100,13 +100,13 @@ def test_each_field_is_told_in_its_unit(one: Watch) -> None:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_a_card_does_not_support_is_no_value(one: Watch, name: str) -> None:
+def test_what_a_card_does_not_support_is_no_value(watched: Watch, name: str) -> None:
     """Never 0; all that it supports is still told."""
-    one.driver.values(CARD.uuid, memory_temperature=40)
-    one.driver.values(CARD.uuid, **{SAID[name][0]: None})
+    watched.driver.values(CARD.uuid, memory_temperature=40)
+    watched.driver.values(CARD.uuid, **{SAID[name][0]: None})
     group = next(field.group for field in f.FIELDS if field.name == name)
     with_it = next((names for names in TOGETHER if name in names), {name})
-    answer = says(one.telemetry, group)
+    answer = says(watched.telemetry, group)
     assert answer.unsupported == with_it
     readable = of_group(group) - {f.XID_ERRORS}
     assert (answer.values.keys(), answer.failure) == (readable - with_it, "")
@@ -125,24 +125,24 @@ def test_nvlink_is_told_as_dcgm_tells_it(tmp_path: Path) -> None:
     assert found == [{}, {name: 30.0}, {name: 0.0}, {}]
 
 
-def test_half_of_the_traffic_is_no_traffic(one: Watch) -> None:
+def test_half_of_the_traffic_is_no_traffic(watched: Watch) -> None:
     """The counter would fall and rise; a card without NVLink says so."""
     unsupported = lacking(f.NVLINK_BANDWIDTH_TOTAL)
-    assert says(one.telemetry, f.NVLINK) == unsupported
-    one.driver.values(CARD.uuid, nvlink_tx=100)
-    assert says(one.telemetry, f.NVLINK) == unsupported
-    one.driver.values(CARD.uuid, nvlink_rx=23)
+    assert says(watched.telemetry, f.NVLINK) == unsupported
+    watched.driver.values(CARD.uuid, nvlink_tx=100)
+    assert says(watched.telemetry, f.NVLINK) == unsupported
+    watched.driver.values(CARD.uuid, nvlink_rx=23)
     for code, wanted in ((UNKNOWN, CardAnswer()), (LOST, IS_LOST)):
         # The call itself succeeds, whose fields say what there is to say.
-        one.driver.fail(CARD.uuid, NVLINK_RECEIVED, code)
-        assert says(one.telemetry, f.NVLINK) == wanted
+        watched.driver.fail(CARD.uuid, NVLINK_RECEIVED, code)
+        assert says(watched.telemetry, f.NVLINK) == wanted
 
 
-def test_unified_memory_is_not_told(one: Watch) -> None:
-    one.telemetry.cards()
+def test_unified_memory_is_not_told(watched: Watch) -> None:
+    watched.telemetry.cards()
     for function in ("DeviceGetMemoryInfo", "DeviceGetMemoryInfo_v2"):
-        one.driver.fail(CARD.uuid, function, NOT_SUPPORTED)
-    assert says(one.telemetry, f.MEMORY) == lacking(*of_group(f.MEMORY))
+        watched.driver.fail(CARD.uuid, function, NOT_SUPPORTED)
+    assert says(watched.telemetry, f.MEMORY) == lacking(*of_group(f.MEMORY))
 
 
 @pytest.mark.parametrize("age", ["middle", "old"])
@@ -169,10 +169,10 @@ def test_no_more_is_used_than_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "name"), [("power", f.POWER_USAGE), ("energy", f.TOTAL_ENERGY_CONSUMPTION)]
 )
-def test_a_blank_is_no_value(one: Watch, key: str, name: str) -> None:
+def test_a_blank_is_no_value(watched: Watch, key: str, name: str) -> None:
     """NVML writes all ones, in either width, where it cannot tell an amount."""
-    one.driver.values(CARD.uuid, **{key: BLANK})
-    assert says(one.telemetry, f.ENVIRONMENT, name) == lacking(name)
+    watched.driver.values(CARD.uuid, **{key: BLANK})
+    assert says(watched.telemetry, f.ENVIRONMENT, name) == lacking(name)
 
 
 @pytest.mark.parametrize(
@@ -185,24 +185,24 @@ def test_a_blank_is_no_value(one: Watch, key: str, name: str) -> None:
     ],
 )
 def test_another_call_stands_in(
-    one: Watch, function: str, name: str, wanted: float
+    watched: Watch, function: str, name: str, wanted: float
 ) -> None:
     """For one that the driver does not have yet, or has no more."""
-    one.driver.values(CARD.uuid, power_violation=5000, thermal_violation=6000)
-    one.driver.fail(CARD.uuid, function, NOT_FOUND)
-    assert says(one.telemetry, f.ENVIRONMENT, name).values == {name: wanted}
+    watched.driver.values(CARD.uuid, power_violation=5000, thermal_violation=6000)
+    watched.driver.fail(CARD.uuid, function, NOT_FOUND)
+    assert says(watched.telemetry, f.ENVIRONMENT, name).values == {name: wanted}
 
 
 @pytest.mark.parametrize("code", REFUSALS)
 def test_what_is_refused_is_no_failure(
-    one: Watch, code: int, caplog: pytest.LogCaptureFixture
+    watched: Watch, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its field is unknown, not unsupported; that is logged once."""
-    one.driver.values(CARD.uuid, gpm=1)
-    one.driver.fail(CARD.uuid, "DeviceGetEncoderUtilization", code)
+    watched.driver.values(CARD.uuid, gpm=1)
+    watched.driver.fail(CARD.uuid, "DeviceGetEncoderUtilization", code)
     told = dict.fromkeys(of_group(f.UTILIZATION) - {f.ENC_UTIL}, 0.0)
     for _ in range(3):
-        assert says(one.telemetry, f.UTILIZATION) == CardAnswer(told)
+        assert says(watched.telemetry, f.UTILIZATION) == CardAnswer(told)
     [record] = caplog.records
     assert record.message == "a card does not report a field"
     assert vars(record)["field"] == f.ENC_UTIL
@@ -211,15 +211,15 @@ def test_what_is_refused_is_no_failure(
         (f.MEMORY, "DeviceGetMemoryInfo_v2"),
         (f.PROFILING, "GpmQueryDeviceSupport"),
     ):
-        one.driver.fail(CARD.uuid, function, code)
-        assert says(one.telemetry, group) == CardAnswer()
+        watched.driver.fail(CARD.uuid, function, code)
+        assert says(watched.telemetry, group) == CardAnswer()
 
 
-def test_a_card_of_which_every_call_fails_has_failed(one: Watch) -> None:
-    one.telemetry.cards()
-    one.driver.fail(CARD.uuid, "*", UNKNOWN)
+def test_a_card_of_which_every_call_fails_has_failed(watched: Watch) -> None:
+    watched.telemetry.cards()
+    watched.driver.fail(CARD.uuid, "*", UNKNOWN)
     failed = CardAnswer(failure="NVML says: Unknown Error (999)")
-    assert says(one.telemetry, f.UTILIZATION) == failed
+    assert says(watched.telemetry, f.UTILIZATION) == failed
 
 
 @pytest.mark.parametrize(
@@ -231,12 +231,12 @@ def test_a_card_of_which_every_call_fails_has_failed(one: Watch) -> None:
     ],
 )
 def test_a_field_whose_call_succeeds(
-    one: Watch, code: int, unsupported: set[str]
+    watched: Watch, code: int, unsupported: set[str]
 ) -> None:
     """One that fails is not unsupported, unless its driver has never heard of it."""
-    one.driver.values(CARD.uuid, memory_temperature=40)
-    one.driver.fail(CARD.uuid, MEMORY_TEMPERATURE, code)
-    answer = says(one.telemetry, f.ENVIRONMENT, f.MEMORY_TEMP, f.POWER_USAGE)
+    watched.driver.values(CARD.uuid, memory_temperature=40)
+    watched.driver.fail(CARD.uuid, MEMORY_TEMPERATURE, code)
+    answer = says(watched.telemetry, f.ENVIRONMENT, f.MEMORY_TEMP, f.POWER_USAGE)
     assert answer == CardAnswer({f.POWER_USAGE: 20.0}, frozenset(unsupported))
 
 
