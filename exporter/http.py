@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from werkzeug.wrappers import Request, Response
 
-from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot
+from exporter.snapshot import Round, TelemetrySnapshot
 from exporter.telemetry.fields import FB_TOTAL, FB_USED, MEMORY
 from gpushare.server.exposition import write_openmetrics, write_text
 
@@ -139,7 +139,7 @@ def _only(names: frozenset[str], metrics: Iterable[Metric]) -> Iterator[Metric]:
             yield only
 
 
-def _round(round_: Round | ProcessRound, now: float) -> dict[str, object]:
+def _round(round_: Round[Any], now: float) -> dict[str, object]:
     failed = {uuid: says.failure for uuid, says in round_.cards.items() if says.failure}
     return {
         "age_s": round(max(0.0, now - round_.at), 3),

@@ -20,7 +20,7 @@ from exporter.owners.owner_pods import Owner
 from exporter.owners.procfs import ProcFs
 from exporter.selection import Chosen
 from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot, XidTally
-from exporter.telemetry.base import CardAnswer, ProcessesAnswer, Telemetry
+from exporter.telemetry.base import Answer, CardAnswer, Telemetry
 from exporter.telemetry.fields import FIELDS, GROUPS, PROCESSES, XID_ERRORS, FieldGroup
 from gpushare.cards.combined import error_text
 from gpushare.cards.source import DriverLost, NoCardsYet, XidEvent
@@ -73,7 +73,7 @@ class SnapshotStore:
         with self._lock:
             self._snapshot = change(self._snapshot)
 
-    def put_round(self, round_: Round) -> None:
+    def put_round(self, round_: Round[CardAnswer]) -> None:
         """Replace a group's last round by its newest."""
         self._put_at[round_.group] = self._clock()
         self.change(
@@ -132,7 +132,7 @@ class Rounds:
         self._log_once = LogOnce(logger)
         self._lacking: dict[tuple[str, CardUUID], frozenset[str]] = {}
 
-    def cards(self, group: str, names: Sequence[str]) -> Round:
+    def cards(self, group: str, names: Sequence[str]) -> Round[CardAnswer]:
         """Read these fields of all cards."""
         began, failure = time.monotonic(), ""
         try:
@@ -159,7 +159,9 @@ class Rounds:
             cards, owners, failure = {}, {}, self._failed(PROCESSES, error)
         took_s = time.monotonic() - began
         self._log_answers(PROCESSES, failure, cards)
-        made = ProcessRound(time.time(), took_s, cards, owners, failure, limits)
+        made = ProcessRound(
+            PROCESSES, time.time(), took_s, cards, failure, owners, limits
+        )
         return made, self._procfs.trouble
 
     def _limits(
@@ -189,10 +191,7 @@ class Rounds:
             logger.info("a card does not have all metrics", extra=facts)
 
     def _log_answers(
-        self,
-        group: str,
-        failure: str,
-        cards: Mapping[CardUUID, CardAnswer] | Mapping[CardUUID, ProcessesAnswer],
+        self, group: str, failure: str, cards: Mapping[CardUUID, Answer]
     ) -> None:
         if not failure:
             self._log_once.recovered(group, "a group is read again", group=group)

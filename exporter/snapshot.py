@@ -5,17 +5,18 @@ A scrape reads only this, so that no scrape waits for a driver.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Generic
 
 from exporter.held import NodeLimits
 from exporter.owners.owner_pods import Owner
-from exporter.telemetry.base import CardAnswer, ProcessesAnswer
+from exporter.telemetry.base import Answer, CardAnswer, ProcessesAnswer
 from exporter.telemetry.fields import PROCESSES, Field
 from gpushare.cards.source import FoundCard, FoundCards
 from gpushare.domain.model import CardUUID
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class Round(Generic[Answer]):
     """One pass of a group over all cards.
 
     ``at`` is when it ended, in seconds since 1970. ``failure`` says why no card could
@@ -25,7 +26,7 @@ class Round:
     group: str
     at: float
     took_s: float
-    cards: Mapping[CardUUID, CardAnswer] = field(default_factory=dict)
+    cards: Mapping[CardUUID, Answer] = field(default_factory=dict)
     failure: str = ""
 
     @property
@@ -35,24 +36,15 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessRound:
+class ProcessRound(Round[ProcessesAnswer]):
     """One pass over the processes of all cards, and their owners.
 
     ``owners`` has a pid only if its cgroup could be read; ``NO_POD`` stands for a
     process outside Kubernetes. ``limits`` is what should hold their containers.
     """
 
-    at: float
-    took_s: float
-    cards: Mapping[CardUUID, ProcessesAnswer] = field(default_factory=dict)
     owners: Mapping[int, Owner] = field(default_factory=dict)
-    failure: str = ""
     limits: NodeLimits = field(default_factory=NodeLimits)
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether every card answered."""
-        return not (self.failure or any(card.failure for card in self.cards.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +70,7 @@ class TelemetrySnapshot:
     no_cards: str = ""
     groups: frozenset[str] = frozenset()
     fields: tuple[Field, ...] = ()
-    rounds: Mapping[str, Round] = field(default_factory=dict)
+    rounds: Mapping[str, Round[CardAnswer]] = field(default_factory=dict)
     processes: ProcessRound | None = None
     xids: Mapping[CardUUID, XidTally] = field(default_factory=dict)
     troubles: Mapping[str, str] = field(default_factory=dict)
@@ -88,9 +80,9 @@ class TelemetrySnapshot:
         """The cards that were found last."""
         return () if self.found is None else self.found.cards
 
-    def all_rounds(self) -> list[tuple[str, Round | ProcessRound]]:
+    def all_rounds(self) -> list[tuple[str, Round[Any]]]:
         """Return the last round of each group by its name, that of processes too."""
-        rounds: dict[str, Round | ProcessRound] = {**self.rounds}
+        rounds: dict[str, Round[Any]] = {**self.rounds}
         if self.processes is not None:
             rounds[PROCESSES] = self.processes
         return sorted(rounds.items())

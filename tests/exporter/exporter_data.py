@@ -135,7 +135,8 @@ def processes(
         for uuid, uses in ({A: (), B: ()} | dict(by_card)).items()
     }
     known = {pid: owner for pid, owner in (owners or {}).items() if owner is not None}
-    return ProcessRound(at, 0.01, {} if failure else told, known, failure, limits)
+    told = {} if failure else told
+    return ProcessRound(PROCESSES, at, 0.01, told, failure, known, limits)
 
 
 def rounds(
@@ -144,11 +145,11 @@ def rounds(
     at: float = AT,
     failures: Mapping[CardUUID, str] | None = None,
     unsupported: Mapping[CardUUID, Iterable[str]] | None = None,
-) -> dict[str, Round]:
+) -> dict[str, Round[CardAnswer]]:
     """A round of each group that has a value; a failing card fails in all of them."""
     lacks = {uuid: set(names) for uuid, names in (unsupported or {}).items()}
     named = {name for its in [*values.values(), *lacks.values()] for name in its}
-    found: dict[str, Round] = {}
+    found: dict[str, Round[CardAnswer]] = {}
     for group in {field.group for field in FIELDS if field.name in named}:
         names = {field.name for field in FIELDS if field.group == group}
         cards = {

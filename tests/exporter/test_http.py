@@ -154,12 +154,13 @@ def test_the_agents_address_has_one_page() -> None:
 
 
 def test_health_names_what_is_missing() -> None:
+    late = {A: ProcessesAnswer(failure="late")}
     says = {A: CardAnswer(), B: CardAnswer(failure="it was lost")}
     seen = replace(
         TWO,
         no_cards="gone",
         rounds={MEMORY: Round(MEMORY, 1000.0, 0.5, says, "")},
-        processes=ProcessRound(1000.0, 0.25, {A: ProcessesAnswer(failure="late")}),
+        processes=ProcessRound("processes", 1000.0, 0.25, late),
     )
     page = get("/healthz", pages(seen, config="line 1 is not valid")).json
     assert page is not None

@@ -336,7 +336,7 @@ def board(clock: Clock) -> SnapshotStore:
     return made
 
 
-def told(group: str, name: str) -> Round:
+def told(group: str, name: str) -> Round[CardAnswer]:
     return Round(group, AT, 0.1, {A: CardAnswer({name: 5.0})})
 
 
@@ -361,7 +361,7 @@ def test_a_late_round_has_no_values(board: SnapshotStore, clock: Clock) -> None:
 
 
 def test_late_processes_are_nobodys(board: SnapshotStore, clock: Clock) -> None:
-    board.put_processes(ProcessRound(AT, 0.1, {A: ProcessesAnswer()}), "")
+    board.put_processes(ProcessRound(f.PROCESSES, AT, 0.1, {A: ProcessesAnswer()}), "")
     book = UsageBook(board.read)
     assert book.now().at == AT
     clock.now += 3 + LATE_S
