@@ -128,10 +128,10 @@ def read_reported_use(objects: Objects) -> dict[str, Any]:
     """Return what the exporters report, as ``{v, nodes: {name: use}, troubles}``.
 
     A node of which nothing is known has ``{because, do}``, others ``{cards: {uuid:
-    {used_mib, busy_percent}}, pods: [{card, namespace, name, used_mib, over}]}``. null
-    is not known. ``troubles: [{about, what, do}]`` are of ResourceQuotas, which the
-    extender has no right to read. ``ClusterError`` if the exporters' pods cannot be
-    listed.
+    {used_mib, busy_percent}}, pods: [{card, namespace, name, used_mib, over,
+    not_held}]}``. null is not known. ``troubles: [{about, what, do}]`` are of
+    ResourceQuotas, which the extender has no right to read. ``ClusterError`` if the
+    exporters' pods cannot be listed.
     """
     selector = f"{facts.PART_NAME}={facts.EXPORTER}"
     pods = objects.list("v1", "Pod", namespace=facts.SYSTEM, label_selector=selector)
@@ -169,6 +169,7 @@ def _pods(page: PageSeen) -> Iterator[dict[str, Any]]:
             "name": name,
             "used_mib": sum_known([use.used_mib for use in seen]),
             "over": any(use.over for use in seen),
+            "not_held": any(use.held == 0 for use in seen),
         }
 
 

@@ -46,6 +46,7 @@ _OF_CONTAINER = {
     "DCGM_CUSTOM_PROCESS_SM_UTIL": "sm_percent",
     "vcuda_container_last_busy_timestamp_seconds": "last_busy",
     "vcuda_container_over_share": "over",
+    "vcuda_container_held": "held",
 }
 _OF_NODE = frozenset({_INFO, _TROUBLE, _CONFIG, _SUCCESS, _WHEN})
 _READ = frozenset({*_OF_CARD, *_OF_CONTAINER, *_OF_NODE, _SOURCE})
@@ -79,7 +80,8 @@ class ContainerSeen:
 
     ``sm_percent`` is of the whole card, ``last_busy`` in seconds since 1970 by that
     node's clock, ``over`` the exporter's decision that it exceeds its share; None if
-    the exporter does not report the container.
+    the exporter does not report the container. ``held`` is 0 if its tier does not hold
+    it, None if that is not known.
     """
 
     card: str = field(metadata=HIDDEN)
@@ -90,6 +92,7 @@ class ContainerSeen:
     sm_percent: float | None = None
     last_busy: float | None = None
     over: bool | None = None
+    held: float | None = field(default=None, metadata=HIDDEN)
 
     @property
     def is_busy(self) -> bool:

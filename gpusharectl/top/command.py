@@ -30,8 +30,8 @@ has its share; pods that use the same claim share one amount. A claim whose pods
 known has an entry of its own. ``stay`` is as in inspect; null, and
 ``allotted`` too, for a pod that uses a card without a share of it. ``last_busy`` is in
 seconds since 1970 by that node's clock, and ``idle_s`` the time since then. Signs:
-over, no-share, unplaced, gone, idle, leaving, not-started, claim, sick, cordoned,
-outside, unattributed.
+over, not-held, no-share, unplaced, gone, idle, leaving, not-started, claim, sick,
+cordoned, outside, unattributed.
 """
 
 import signal

@@ -260,6 +260,11 @@ def _flags(
     # A whole card cannot be exceeded.
     if not share.whole and any(row.seen.over for row in containers):
         yield from (Flag(Sign.OVER, text) for text in _over(share, used, containers))
+    if not_held := [row.name for row in containers if row.seen.held == 0]:
+        text = f"not held to its share by its tier: container {', '.join(not_held)}"
+        pod = share.pod
+        do = f"kubectl describe pod -n {pod.namespace} {pod.name}"
+        yield Flag(Sign.NOT_HELD, text, do)
     if idle is not None and idle >= IDLE_S:
         yield Flag(Sign.IDLE, f"idle for {format_duration(idle)}")
     if share.leaving:

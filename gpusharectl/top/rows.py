@@ -40,6 +40,8 @@ class Sign(StrEnum):
 
     OVER = "over"
     """It uses more memory than its share."""
+    NOT_HELD = "not-held"
+    """Its isolation tier does not hold it to its share."""
     NO_SHARE = "no-share"
     """It uses a card of which it has no share."""
     UNPLACED = "unplaced"

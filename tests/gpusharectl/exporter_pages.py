@@ -22,6 +22,7 @@ class Use:
     container: str = "main"
     idle_s: float | None = 0
     over: bool = False
+    held: float | None = None
     allocated: float | None = 1
 
     def samples(self) -> Iterable[tuple[str, float | None]]:
@@ -31,6 +32,7 @@ class Use:
         yield "DCGM_CUSTOM_PROCESS_SM_UTIL", self.sm
         yield "vcuda_container_last_busy_timestamp_seconds", busy
         yield "vcuda_container_over_share", float(self.over)
+        yield "vcuda_container_held", self.held
 
 
 @dataclass(frozen=True)

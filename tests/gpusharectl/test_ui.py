@@ -157,7 +157,7 @@ def test_what_the_exporters_report() -> None:
     uses = (
         Use("a", 700, 3, container="one"),
         Use("a", 300, 2, container="two", over=True),
-        Use("b", None, 1),
+        Use("b", None, 1, held=0),
     )
     shown = Shown("GPU-0", 0, 1000, 5, uses=uses)
     objects: Any = FakeExporters(n=page(shown), m=Unavailable("reset"))
@@ -165,8 +165,8 @@ def test_what_the_exporters_report() -> None:
     pods = [
         {"card": "GPU-0", "namespace": "default", "name": name} | told
         for name, told in (
-            ("a", {"used_mib": 1000, "over": True}),
-            ("b", {"used_mib": None, "over": False}),
+            ("a", {"used_mib": 1000, "over": True, "not_held": False}),
+            ("b", {"used_mib": None, "over": False, "not_held": True}),
         )
     ]
     cards = {"GPU-0": {"used_mib": 1000, "busy_percent": 5}}

@@ -440,6 +440,7 @@ def test_use_stands_beside_what_is_allotted(scene: Scene, browser: Browser) -> N
             ("cuda10-2-2", 2560, False),
         )
     ]
+    pods[1]["not_held"] = True
     cards = {A0: {"used_mib": 3712.4, "busy_percent": 63.2}}
     told: dict[str, Any] = {
         "gpu-2": {"cards": cards, "pods": pods},
@@ -462,6 +463,7 @@ def test_use_stands_beside_what_is_allotted(scene: Scene, browser: Browser) -> N
             "edge/cuda10-2-1 uses 1.1 GiB of gpu-2 card 0: more than its share"
             in health
         )
+        assert "edge/cuda10-2-2 is not held to its share of gpu-2 card 0" in health
         assert "gpu-3 use is not known: its exporter is not ready" in health
         assert "quota edge/gpu keys that count nothing" in health
         share = "document.querySelector('[title^=\"edge/cuda10-2-2\"]').style"

@@ -66,6 +66,12 @@ def side(mib: float | None, sm: float | None = 0, **more: Any) -> Use:
             (400, 0),
             ["container side uses 300 MiB, but requested none"],
         ),
+        ([Use("p", 9, held=1), side(9)], (18, 0), []),
+        (
+            [Use("p", 9, held=1), side(9, held=0)],
+            (18, 0),
+            ["not held to its share by its tier: container side"],
+        ),
         ([Use("p", 9, idle_s=2 * HOUR - 1)], (9, 0), []),
         ([Use("p", 9, idle_s=2 * HOUR)], (9, 0), ["idle for 120m"]),
         ([Use("p", 9, idle_s=None)], (9, 0), []),
