@@ -1,5 +1,6 @@
 """The command lines ``serve`` and ``check``."""
 
+import logging
 import os
 import sys
 from dataclasses import replace
@@ -10,11 +11,13 @@ import orjson
 
 from deviceplugin.check import FIRST_ANSWER_S, report_node
 from deviceplugin.serve import serve_kubelet
-from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.settings import DevicePluginSettings, former_settings
 from gpushare import process
 from gpushare.cards.combined import CombinedCards
 from gpushare.cards.node_settings import inventory_source, simulated_source
 from gpushare.cards.nvml_cards import NvmlCards
+
+logger = logging.getLogger(__name__)
 
 
 @click.group()
@@ -51,6 +54,9 @@ def serve(*, bitfusion_quota: bool) -> None:
     # Also a single source: combined, cards that were found once stay listed.
     source = CombinedCards(sources)
     stop = process.begin_process(settings.log_level, settings.log_format)
+    for name in former_settings(os.environ):
+        facts = {"setting": name, "because": "contexts are counted inside the share"}
+        logger.warning("a setting does nothing any more", extra=facts)
     process.end_process(serve_kubelet(settings, source, cluster, stop, nvml))
 
 

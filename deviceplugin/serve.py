@@ -16,11 +16,9 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from deviceplugin.allocation.device_chooser import DeviceChooser
 from deviceplugin.allocation.injection import CardSetup, InjectionChooser
 from deviceplugin.allocation.isolation import (
-    HardLimits,
     IsolationChooser,
     LimitsSource,
     NodeLibrary,
-    StartedLimits,
     TierChecks,
 )
 from deviceplugin.allocation.occupancy import Occupancy
@@ -227,16 +225,6 @@ class _SharedParts:
             EventRecorder(cluster, name),
         )
 
-    def limits(self) -> HardLimits:
-        """Return how large the hard limits of containers are."""
-        settings = self.settings
-        return HardLimits(settings.isolation_overhead_mib, settings.isolation_pods)
-
-    def is_idle(self) -> bool:
-        """Return whether nothing on the node has cards, or is to have some."""
-        unknown = self.records.of_pods_known_to_kubelet_alone()
-        return self.occupancy.is_idle() and not unknown
-
 
 def _card_setup(
     shared: _SharedParts, limits: LimitsSource, library: NodeLibrary
@@ -248,7 +236,7 @@ def _card_setup(
     )
     checks = TierChecks(limits, root, folders, lambda: injection.chosen, library)
     isolation = IsolationChooser(
-        settings.isolation, shared.limits(), checks, shared.is_idle, state / "isolation"
+        settings.isolation, settings.isolation_context_mib, checks, state / "isolation"
     )
     return CardSetup(injection, isolation, library)
 
@@ -262,9 +250,7 @@ def _prestart(shared: _SharedParts, setup: CardSetup) -> PreStart:
         Reporter(shared.node.cluster, occupancy, offer, records, synced, claims.tiers),
         shared.recorder,
         shared.follow_pods.in_touch,
-        StartedLimits(occupancy, records, offer, synced, claims.limits_mib),
         setup,
-        shared.limits(),
     )
 
 
@@ -284,20 +270,20 @@ def _watcher(shared: _SharedParts, source: CardSource, setup: CardSetup) -> Watc
 
 def _driver(shared: _SharedParts, parts: AllocationParts) -> DraDriver:
     settings, offer, setup = shared.settings, shared.offer, parts.setup
-    occupancy, node, started = shared.occupancy, shared.node, parts.prestart.started
+    occupancy, node = shared.occupancy, shared.node
     preparer = ResourceClaimPreparer(
         node.cluster,
         occupancy,
         offer,
         setup,
-        shared.limits(),
         shared.claims,
-        ResourceClaimChecks(occupancy, offer, setup, started),
+        ResourceClaimChecks(occupancy, offer, setup),
     )
     return DraDriver(
         DraPlugin(settings.node, offer, preparer, shared.metrics),
         SlicePublisher(node, offer, occupancy, settings.dra_order),
         settings.kubelet_dir,
+        shared.follow_pods.synced,
         wanted=settings.dra,
     )
 

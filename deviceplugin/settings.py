@@ -9,7 +9,7 @@ from deviceplugin.allocation.isolation import ISOLATION_CHOICES, IsolationChoice
 from deviceplugin.allocation.response import Injection
 from gpushare.cards.node_settings import NodeSettings
 from gpushare.domain.quantity import is_plain_number
-from gpushare.settings import Address, Reading
+from gpushare.settings import PREFIX, Address, Reading
 
 InjectionChoice = Literal["auto"] | Injection
 INJECTION_CHOICES: tuple[InjectionChoice, ...] = ("auto", "cdi", "env", "nodes")
@@ -18,8 +18,9 @@ DeviceOrder = Literal["index", "fullest", "emptiest"]
 DEVICE_ORDERS: tuple[DeviceOrder, ...] = ("index", "fullest", "emptiest")
 
 _MOST_RESERVE_MIB = 1 << 20
-_MOST_PODS = 1000
 _XID_DIGITS = 4
+_FORMER = ("ISOLATION_OVERHEAD_MIB", "ISOLATION_PODS")
+"""Of the version before. A DaemonSet may set them still: they do nothing."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,9 @@ class DevicePluginSettings(NodeSettings):
     """MiB of each card that are not offered."""
     isolation: IsolationChoice = "none"
     """What holds a container to its share of a card's memory."""
-    isolation_overhead_mib: int = 512
-    """MiB that a hard limit has above the container's units, for CUDA's own context."""
-    isolation_pods: int = 8
-    """For how many pods with limits a card keeps that overhead back."""
+    isolation_context_mib: int = 256
+    """MiB that tier ``preload`` counts for the CUDA context of each process. In both
+    tiers also the limit of a container of cores alone."""
     bitfusion_quota: bool = False
     """Whether ``bitfusion.io/gpu`` is offered too, for quotas on it."""
     dra: bool = False
@@ -64,14 +64,11 @@ class DevicePluginSettings(NodeSettings):
                 "RESERVE_MIB", cls.reserve_mib, least=0, most=_MOST_RESERVE_MIB
             ),
             isolation=env.one_of("ISOLATION", ISOLATION_CHOICES, cls.isolation),
-            isolation_overhead_mib=env.whole(
-                "ISOLATION_OVERHEAD_MIB",
-                cls.isolation_overhead_mib,
-                least=0,
+            isolation_context_mib=env.whole(
+                "ISOLATION_CONTEXT_MIB",
+                cls.isolation_context_mib,
+                least=1,
                 most=_MOST_RESERVE_MIB,
-            ),
-            isolation_pods=env.whole(
-                "ISOLATION_PODS", cls.isolation_pods, least=1, most=_MOST_PODS
             ),
             bitfusion_quota=env.switch("BITFUSION_QUOTA", default=cls.bitfusion_quota),
             dra=env.switch("DRA", default=cls.dra),
@@ -88,8 +85,16 @@ class DevicePluginSettings(NodeSettings):
                 "is not set; give the node's name in the API server "
                 "(in a DaemonSet: valueFrom.fieldRef.fieldPath spec.nodeName)",
             )
+        for name in _FORMER:
+            # Else it would be taken for another one misspelt.
+            env.text(name)
         env.misspelt()
         return settings, env.complaints
+
+
+def former_settings(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that are set, and that only the version before read."""
+    return [f"{PREFIX}{name}" for name in _FORMER if f"{PREFIX}{name}" in environ]
 
 
 def _several(

@@ -159,7 +159,7 @@ class Watcher:
         every = self.offer.found_cards
         isolation = self.setup.isolation
         isolation.choose_for([card for card in every if card.uuid not in sick])
-        self.offer.set_isolation(isolation.tier, isolation.kept_mib)
+        self.offer.set_isolation(isolation.tier)
 
     def _held_back(self) -> Mapping[CardUUID, str]:
         return {**self.setup.isolation.held_back, **self.setup.injection.held_back}

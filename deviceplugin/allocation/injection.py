@@ -247,7 +247,7 @@ class CardSetup:
         if wrong := self.library.install() or why_no_single_card(cards):
             return "", f"isolation tier preload: {wrong}"
         [card] = cards
-        return limits_text(card, limit.mib), ""
+        return limits_text(card, limit, self.isolation.context_mib), ""
 
 
 def _names_runtime(status: Json) -> bool:

@@ -10,9 +10,8 @@ image, counts what a container's programs allocate. The node gets a copy of it, 
 containers mount beside a file that lets each program load it first. What a container
 may have is in its folder of ``/etc/vcuda``, and what it has is counted in its region.
 
-On a card the hard limits of what was let start never add up to more than its memory.
-They count from the start of their container to the end of its pod. The scheduler counts
-units and does not know of them, so a container may have to wait (``StartedLimits``).
+A limit is the container's share, and CUDA's contexts are counted in it. So on a card
+the limits of containers with memory never add up to more than its units.
 """
 
 import logging
@@ -23,25 +22,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from posixpath import basename
-from threading import Event, Lock
+from threading import Lock
 from typing import Literal, Protocol
 
 from deviceplugin.allocation.cdi import specified
-from deviceplugin.allocation.occupancy import Occupancy
-from deviceplugin.allocation.records import (
-    AllocationRecord,
-    AllocationRecords,
-    give_way,
-)
+from deviceplugin.allocation.records import give_way
 from deviceplugin.allocation.response import LIBRARY
-from deviceplugin.cards.advertised import Offer
-from deviceplugin.cards.devices import Cards
 from gpushare.cards.source import FoundCard
-from gpushare.domain.model import UNIT_MIB, Card, CardUUID, PodUID
-from gpushare.domain.request import Role
+from gpushare.domain.model import UNIT_MIB, CardUUID
 from gpushare.files import replace_file
 from gpushare.kube import names
-from gpushare.kubelet.pods import UNKNOWN_POD, HardLimit, ListedDevices, NodePod
+from gpushare.kubelet.pods import HardLimit
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +45,8 @@ HOOK = "apply-cuda-memory-limits"
 """The hook of NVIDIA's container toolkit, from 1.20.1 on, that sets the limits."""
 _FIRST_BRANCH = 615
 """The first branch of NVIDIA's driver with limits by control group."""
-_MISSES = 3
-"""After so many looks in a row with a failing check ``auto`` takes tier ``none``."""
+_LOOKS = 3
+"""After so many looks in a row that say so ``auto`` takes another tier."""
 _MIG_PREFIX = "MIG-"
 _BUILT_FOR = "x86_64"
 
@@ -184,9 +175,14 @@ def _put(path: Path, wanted: bytes, mode: int) -> None:
     replace_file(path, wanted, mode=mode)
 
 
-def limits_text(card: CardUUID, limit_mib: int) -> str:
-    """Return the file by which the library knows a container's limit on its card."""
-    return f"vcuda-limits 1\ncard {card} {limit_mib}\n"
+def limits_text(card: CardUUID, limit: HardLimit, context_mib: int) -> str:
+    """Return the file by which the library knows a container's limit on its card.
+
+    ``context_mib`` is counted in it for each process that makes a context.
+    """
+    if limit.counts_contexts:
+        return f"vcuda-limits 2\ncard {card} {limit.mib} {context_mib}\n"
+    return f"vcuda-limits 1\ncard {card} {limit.mib}\n"
 
 
 def why_no_single_card(cards: Collection[CardUUID]) -> str:
@@ -262,25 +258,6 @@ class TierChecks:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class HardLimits:
-    """How large limits are. MiB; ``pods`` is for how many the overhead is kept back."""
-
-    overhead_mib: int
-    pods: int
-
-    @property
-    def kept_mib(self) -> int:
-        """MiB of each card that are not offered as units."""
-        return self.overhead_mib * self.pods
-
-    def of(self, tier: Tier, units: int) -> HardLimit:
-        """Return the hard limit of a container with so many units."""
-        share = units * UNIT_MIB
-        needed = share + self.overhead_mib
-        return HardLimit(tier, share if tier == "preload" else needed, needed)
-
-
 class ChoiceFile:
     """What ``auto`` has chosen of ``subject``, kept over restarts.
 
@@ -315,37 +292,32 @@ class IsolationChooser:
     """Chooses the node's tier, and holds back the cards that cannot have it.
 
     By name, a card that fails a check is held back, and checked at each look. ``auto``
-    takes ``driver`` while all cards pass: it leaves it at the third look in a row with
-    a failure, and returns to it only while no pod holds a card, because fewer units are
-    offered with limits. It never takes ``preload``. ``file`` keeps the choice of
-    ``auto`` over restarts.
+    takes ``driver`` where all cards pass, at the first look, and ``none`` else. Later
+    it changes when three looks in a row say so, because each change is a write of the
+    node. It never takes ``preload``. Containers that exist keep what they have.
+    ``file`` keeps the choice of ``auto`` over restarts.
     """
 
     def __init__(
         self,
         choice: IsolationChoice,
-        limits: HardLimits,
+        context_mib: int,
         checks: "TierChecks",
-        is_idle: Callable[[], bool],
         file: Path | None = None,
     ) -> None:
         self._choice = choice
-        self._limits = limits
         self._checks = checks
-        self._is_idle = is_idle
         self._file = ChoiceFile(file, "isolation")
-        self._misses = 0
+        self.context_mib = context_mib
+        """MiB that tier ``preload`` counts for the CUDA context of a process."""
         self._logged = ("", "")
         self._passed: frozenset[CardUUID] = frozenset()
         self.tier: Tier = self._before() if choice == "auto" else choice
         """The tier of containers that are allocated now."""
         self.held_back: Mapping[CardUUID, str] = {}
         """The cards that fail a check of their tier, each with the reason."""
-
-    @property
-    def kept_mib(self) -> int:
-        """MiB of each card that are kept back for the overhead of limits."""
-        return 0 if self.tier == "none" else self._limits.kept_mib
+        self._other_looks = 0 if self.tier == "driver" else _LOOKS - 1
+        """How many looks in a row have said that the other tier is right."""
 
     def choose_for(self, cards: Sequence[FoundCard]) -> None:
         """Check these cards, which are well otherwise."""
@@ -360,14 +332,11 @@ class IsolationChooser:
         self._log(failed)
 
     def _auto(self, failed: Mapping[CardUUID, str]) -> None:
-        self._misses = self._misses + 1 if failed else 0
-        before = self.tier
-        if self._misses >= _MISSES:
-            self.tier = "none"
-        elif not failed and self._is_idle():
-            self.tier = "driver"
-        if self.tier != before:
-            self._file.keep(self.tier)
+        right: Tier = "none" if failed else "driver"
+        self._other_looks = 0 if right == self.tier else self._other_looks + 1
+        if self._other_looks == _LOOKS:
+            self.tier, self._other_looks = right, 0
+            self._file.keep(right)
 
     def _log(self, failed: Mapping[CardUUID, str]) -> None:
         because = "the settings say so" if self._choice != "auto" else "all checks pass"
@@ -375,7 +344,7 @@ class IsolationChooser:
             uuid = min(failed)
             because = f"card {uuid}: {failed[uuid]}"
         elif self.tier == "none":
-            because = "all checks pass; driver begins when no pod here asks for a card"
+            because = "a check failed a moment ago"
         if (self.tier, because) != self._logged:
             facts = {"tier": self.tier, "because": because}
             logger.info("isolation of containers", extra=facts)
@@ -391,15 +360,18 @@ class IsolationChooser:
                 return f"card {card.uuid}: {self.held_back.get(card.uuid, unchecked)}"
         return ""
 
-    def limit(self, units: int | None) -> HardLimit | None:
+    def limit(self, units: int | None, tier: Tier | None = None) -> HardLimit | None:
         """Return a container's hard limit; None if it has none.
 
         ``units`` is None for a container that needs no limit, such as one with whole
-        cards.
+        cards. One of cores alone can make a context and nothing else: a limit of 0 may
+        mean none to the driver. ``tier`` is of a container that was allocated before.
         """
-        if self.tier == "none" or units is None:
+        tier = tier or self.tier
+        if tier == "none" or units is None:
             return None
-        return self._limits.of(self.tier, units)
+        mib = units * UNIT_MIB or self.context_mib
+        return HardLimit(tier, mib, mib)
 
     def _before(self) -> Tier:
         return "driver" if self._file.read() == "driver" else "none"
@@ -408,130 +380,3 @@ class IsolationChooser:
 def tier_named(text: str) -> Tier:
     """Return the tier of this name; ``none`` for any other text."""
     return next((tier for tier in TIERS if tier == text), "none")
-
-
-def needed_mib(limits: Iterable[tuple[Role, int]]) -> int:
-    """Return the most that one pod's hard limits on one card add up to at any time.
-
-    Init containers that end run one at a time, and beside sidecars only. ``limits`` has
-    role and limit in MiB of each container.
-    """
-    by_role: dict[Role, list[int]] = {role: [] for role in Role}
-    for role, limit in limits:
-        by_role[role].append(limit)
-    apps = max(sum(by_role[Role.APP]), max(by_role[Role.INIT], default=0))
-    return sum(by_role[Role.SIDECAR]) + apps
-
-
-@dataclass(frozen=True, slots=True)
-class StartedLimits:
-    """The hard limits of the containers that were let start.
-
-    ``synced`` is set once the API server has told of all pods of the node.
-    """
-
-    occupancy: Occupancy
-    records: AllocationRecords
-    offer: Offer
-    synced: Event
-    claims_mib: Callable[[CardUUID], int] = lambda _: 0
-    """The sum of the hard limits that prepared claims have on a card, in MiB."""
-
-    def why_above_memory(
-        self, made: Collection[AllocationRecord], listed: ListedDevices, cards: Cards
-    ) -> str:
-        """Say why a container's hard limit does not fit beside the others.
-
-        ``made`` are the container's allocations that brought a limit, ``listed`` what
-        kubelet lists now. Empty if the limit fits, or if there is none.
-        """
-        for card in cards.holding(device for record in made for device in record.ids):
-            limits = self._of_each_pod(card, made, listed, cards)
-            pod_mib = max(needed_mib(limits.get(_whose(record), ())) for record in made)
-            needed = self._sum_mib(card, limits)
-            has = self.offer.usable_mib(card.uuid)
-            if pod_mib > has:
-                return (
-                    f"the hard limits of its own containers on card {card.uuid} would "
-                    f"be {pod_mib} MiB, and the card has {has}; give the pod fewer "
-                    "units or fewer containers"
-                )
-            if needed > has:
-                return (
-                    f"with it the hard limits of containers on card {card.uuid} would "
-                    f"be {needed} MiB, and the card has {has}; the container starts "
-                    "when others have ended"
-                )
-        return ""
-
-    def sum_mib(
-        self,
-        card: Card,
-        made: Collection[AllocationRecord],
-        listed: ListedDevices,
-        cards: Cards,
-    ) -> int:
-        """Return the sum of the hard limits on a card, those of ``made`` included.
-
-        Hold ``Occupancy.room_lock`` from here until the container or claim is noted.
-        """
-        return self._sum_mib(card, self._of_each_pod(card, made, listed, cards))
-
-    def _sum_mib(
-        self, card: Card, limits: Mapping[str, Sequence[tuple[Role, int]]]
-    ) -> int:
-        return sum(map(needed_mib, limits.values())) + self.claims_mib(card.uuid)
-
-    def _of_each_pod(
-        self,
-        card: Card,
-        made: Collection[AllocationRecord],
-        listed: ListedDevices,
-        cards: Cards,
-    ) -> Mapping[str, Sequence[tuple[Role, int]]]:
-        """Return role and limit in MiB of containers on a card, ``made`` included."""
-        pods = {pod.uid: pod for pod in self.occupancy.pods.all()}
-        limits: dict[str, list[tuple[Role, int]]] = {}
-        for record in self.records.all():
-            limit = self.records.limit(record)
-            if limit is None or card not in cards.holding(record.ids):
-                continue
-            if record in made or (
-                self.records.may_start(record)
-                and self._has_not_ended(record, pods, listed)
-            ):
-                role = _role(pods.get(record.uid), record.container)
-                of_pod = limits.setdefault(_whose(record), [])
-                of_pod.append((role, limit.needed_mib))
-        return limits
-
-    def _has_not_ended(
-        self, record: AllocationRecord, pods: Collection[PodUID], listed: ListedDevices
-    ) -> bool:
-        """Tell whether the pod of a container that was let start may still run.
-
-        The API server says it of a pod's UID. kubelet, which tells no UIDs, says it of
-        pods that only it knows, and of all while the API server has not answered yet:
-        such a pod has ended if another one has its devices.
-        """
-        if record.uid in pods:
-            return True
-        if record.uid and self.synced.is_set():
-            return False
-        if record.pod == UNKNOWN_POD:
-            return any(device in listed.holder for device in record.ids)
-        holders = {listed.holder.get(device, record.pod) for device in record.ids}
-        return record.pod in listed.pods and holders == {record.pod}
-
-
-def _whose(record: AllocationRecord) -> str:
-    """Name the pod whose containers' limits are taken together."""
-    return record.uid or f"{record.pod} {record.ids}"
-
-
-def _role(pod: NodePod | None, container: str) -> Role:
-    known = () if pod is None else pod.gpu_containers
-    return next(
-        (container_of.role for container_of in known if container_of.name == container),
-        Role.APP,
-    )

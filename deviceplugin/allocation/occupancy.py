@@ -45,7 +45,7 @@ class Occupancy:
         self._claims = claims
         self.room_lock = Lock()
         """Held by whoever gives out room of the node's cards: from the check of room
-        and hard limits until it is on disk that the container or claim has it."""
+        until it is on disk that the container or claim has it."""
         self._lock = Lock()
         self._decided: dict[PodUID, Placement] = {}
         self._before = tuple(before)
@@ -106,14 +106,6 @@ class Occupancy:
             if not claims.isdisjoint(f"{pod.name[0]}/{claim}" for claim in pod.claims):
                 pods.add(str(pod.ref))
         return {"pods": pods, "claims": claims}
-
-    def is_idle(self) -> bool:
-        """Return whether no pod has devices, or is to have some, and no claim.
-
-        Pods are asked themselves too: what was allocated may have been lost.
-        """
-        waits = any(pod.gpu_containers for pod in self.pods.all())
-        return not waits and not self.allocated() and not self._claims()
 
     def decide(self, placement: Placement) -> None:
         """Keep what was decided here, in place of the pod's annotation if it has one.

@@ -11,7 +11,7 @@ from threading import Event
 
 from deviceplugin.allocation.device_chooser import limited_units
 from deviceplugin.allocation.injection import CardSetup
-from deviceplugin.allocation.isolation import HardLimits, StartedLimits, tier_named
+from deviceplugin.allocation.isolation import tier_named
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
 from deviceplugin.allocation.reporter import Reporter
@@ -69,10 +69,7 @@ class PreStart:
     recorder: EventRecorder
     in_touch: Event
     """Whether the watch of pods goes on; else what it told may be out of date."""
-    started: StartedLimits
     setup: CardSetup
-    limits: HardLimits
-    """How large limits are that are written down anew."""
 
     def let_start(self, cards: Cards, resource: str, ids: Sequence[str]) -> None:
         """Let the container with these devices start, or raise ``NotYetError``."""
@@ -103,13 +100,9 @@ class PreStart:
         ]
         if pod is not None and not made:
             made = self._written_anew(pod, owner, actual)
-        limited = [record for record in made if self.records.limit(record) is not None]
-        listed = self._list() if limited else ListedDevices({})
-        # Limits and claims: until it is noted that the container may start, nobody else
-        # gives out what is left.
+        # Until it is noted that the container may start, no claim gets what is left.
         with self.occupancy.room_lock:
-            wrong = self.started.why_above_memory(limited, listed, cards)
-            if wrong := wrong or self._why_no_room_beside_claims(actual, cards):
+            if wrong := self._why_no_room_beside_claims(actual, cards):
                 raise NotYetError(wrong) if pod is None else self._not_yet(pod, wrong)
             self._fill(owner, actual, made, containers)
 
@@ -125,15 +118,16 @@ class PreStart:
         units = limited_units(
             pod, actual, step, amounts_by_card(actual, owner.container)
         )
-        tier = tier_named(pod.isolation)
-        if tier == "none" or units is None:
+        limit = self.setup.isolation.limit(units, tier_named(pod.isolation))
+        if limit is None:
             return []
         try:
-            self.records.write(owner, self.limits.of(tier, units))
+            self.records.write(owner, limit)
         except OSError as error:
             where = self.records.folder(owner)
             raise NotYetError(f"{where} cannot be written: {error.strerror}") from error
-        facts = {"pod": str(pod.ref), "container": owner.container, "isolation": tier}
+        facts = {"pod": str(pod.ref), "container": owner.container}
+        facts["isolation"] = limit.tier
         logger.warning("files of a container were lost; written anew", extra=facts)
         return [owner]
 

@@ -172,10 +172,6 @@ class AllocationRecords:
             and cut_region(self.folder(record) / REGION)
         ]
 
-    def of_pods_known_to_kubelet_alone(self) -> list[AllocationRecord]:
-        """Return the allocations of pods whose UID was never known."""
-        return [record for record in self.all() if not record.uid]
-
     def may_start(self, record: AllocationRecord) -> bool:
         """Return whether the file that the container sees was written."""
         return (self.folder(record) / ALLOCATION).exists()

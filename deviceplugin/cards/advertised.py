@@ -73,7 +73,6 @@ class Offer:
 
     def __init__(self, reserve_mib: int) -> None:
         self._reserve_mib = reserve_mib
-        self._kept_mib = 0
         self._changed = Condition()
         self._found: dict[CardUUID, FoundCard] = {}
         self._missing: frozenset[CardUUID] = frozenset()
@@ -116,11 +115,11 @@ class Offer:
                 self._cordoned = frozenset(cordoned)
                 self._publish()
 
-    def set_isolation(self, tier: str, kept_mib: int) -> None:
-        """Take over the node's tier, and the MiB of each card kept back for limits."""
+    def set_isolation(self, tier: str) -> None:
+        """Take over the node's tier."""
         with self._changed:
-            if (tier, kept_mib) != (self.isolation, self._kept_mib):
-                self.isolation, self._kept_mib = tier, kept_mib
+            if tier != self.isolation:
+                self.isolation = tier
                 self._publish()
 
     @property
@@ -133,33 +132,18 @@ class Offer:
         """The cards that their source no longer finds."""
         return self._missing
 
-    def usable_mib(self, uuid: CardUUID) -> int:
-        """Return the memory of a card less the reserve, in MiB; 0 if it is unknown."""
-        card = self._found.get(uuid)
-        return 0 if card is None else max(0, card.memory_mib - self._reserve_mib)
-
     def sick(self) -> Mapping[CardUUID, str]:
         """Return the sick cards, also those that vanished, each with the reason."""
         return {**dict.fromkeys(self._missing, _GONE), **self._sick}
 
     def too_small(self, cards: Iterable[FoundCard]) -> dict[str, str]:
         """Return which cards have no unit after the reserve, each with the reason."""
-        kept = f"GPUSHARE_RESERVE_MIB={self._reserve_mib}"
-        if self._kept_mib:
-            kept += (
-                f" and the {self._kept_mib} MiB of GPUSHARE_ISOLATION_PODS times "
-                "GPUSHARE_ISOLATION_OVERHEAD_MIB"
-            )
         return {
-            card.uuid: f"its {card.memory_mib} MiB less {kept} are less than one unit "
-            f"of {UNIT_MIB} MiB"
+            card.uuid: f"its {card.memory_mib} MiB less GPUSHARE_RESERVE_MIB="
+            f"{self._reserve_mib} are less than one unit of {UNIT_MIB} MiB"
             for card in cards
-            if not shared_card(card, self._not_offered_mib).units
+            if not shared_card(card, self._reserve_mib).units
         }
-
-    @property
-    def _not_offered_mib(self) -> int:
-        return self._reserve_mib + self._kept_mib
 
     def wait_for_change(self, version: int, timeout_s: float) -> bool:
         """Wait until something changed after ``version``; False if nothing did."""
@@ -183,7 +167,7 @@ class Offer:
         why = {**dict.fromkeys(self._missing, _GONE), **self._reasons.shown}
         shared = [
             replace(
-                shared_card(card, self._not_offered_mib, healthy=card.uuid not in why),
+                shared_card(card, self._reserve_mib, healthy=card.uuid not in why),
                 cordoned=card.uuid in self._cordoned,
                 reason=why.get(card.uuid, ""),
             )

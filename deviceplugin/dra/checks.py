@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deviceplugin.allocation.injection import CardSetup
-from deviceplugin.allocation.isolation import StartedLimits, why_no_single_card
+from deviceplugin.allocation.isolation import why_no_single_card
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards, why_no_room
@@ -74,7 +74,6 @@ class ResourceClaimChecks:
     occupancy: Occupancy
     offer: Offer
     setup: CardSetup
-    started: StartedLimits
 
     def insist_on_all(
         self,
@@ -90,13 +89,11 @@ class ResourceClaimChecks:
         for request in requests:
             self.insist_on_cards(request, cards)
         self._insist_on_room(requests, listed, cards)
-        limits = {
+        return {
             request.name: limit
             for request in requests
             if (limit := self._limit(claim, request)) is not None
         }
-        self._insist_on_memory(_needed(requests, limits), listed, cards)
-        return limits
 
     def insist_on_cards(self, request: RequestDevices, cards: Cards) -> None:
         """Refuse cards that are sick, or that no container could use."""
@@ -165,29 +162,3 @@ class ResourceClaimChecks:
             f"containers {which} use request {request.name} together, and each could "
             "take all of its memory; give each container a request of its own"
         )
-
-    def _insist_on_memory(
-        self, needed: Mapping[CardUUID, int], listed: ListedDevices, cards: Cards
-    ) -> None:
-        for uuid, mib in needed.items():
-            card = cards.of(uuid)
-            if card is None:
-                continue
-            total = mib + self.started.sum_mib(card, (), listed, cards)
-            if total > (has := self.offer.usable_mib(uuid)):
-                raise NotPreparedError(
-                    f"with it the hard limits of containers on card {uuid} would be "
-                    f"{total} MiB, and the card has {has}; the pod starts when others "
-                    "have ended"
-                )
-
-
-def _needed(
-    requests: Sequence[RequestDevices], limits: Mapping[str, HardLimit]
-) -> Mapping[CardUUID, int]:
-    needed: dict[CardUUID, int] = {}
-    for request in requests:
-        if (limit := limits.get(request.name)) is not None:
-            uuid = request.cards[0]
-            needed[uuid] = needed.get(uuid, 0) + limit.needed_mib
-    return needed

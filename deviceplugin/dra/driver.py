@@ -329,7 +329,8 @@ def _ref(claim: dra.Claim) -> ResourceClaimRef:
 class DraDriver:
     """All of the driver. ``wanted``: whether it is to be on.
 
-    It is off where the API server lacks DRA, too, and says why.
+    It is off where the API server lacks DRA, too, and says why. ``synced`` is set once
+    the API server has told of all pods of the node.
     """
 
     def __init__(
@@ -337,13 +338,14 @@ class DraDriver:
         plugin: DraPlugin,
         publisher: SlicePublisher,
         kubelet_dir: Path,
+        synced: Event,
         *,
         wanted: bool,
     ) -> None:
         self.plugin = plugin
         self.publisher = publisher
         self.wanted = wanted
-        self.synced = plugin.preparer.checks.started.synced
+        self.synced = synced
         self.sockets = DriverSockets(kubelet_dir, self._add_services)
         self.sweeper = Sweeper(plugin.preparer)
         self.cards_read = Event()

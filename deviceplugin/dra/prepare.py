@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from deviceplugin.allocation.cdi import specification
 from deviceplugin.allocation.injection import CardSetup
-from deviceplugin.allocation.isolation import HardLimits, Tier, limits_text
+from deviceplugin.allocation.isolation import Tier, limits_text
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.prestart import allocation_text
 from deviceplugin.allocation.records import AllocationRecord
@@ -71,7 +71,6 @@ class ResourceClaimPreparer:
     occupancy: Occupancy
     offer: Offer
     setup: CardSetup
-    limits: HardLimits
     claims: PreparedResourceClaims
     checks: ResourceClaimChecks
     _warned: dict[str, str] = field(default_factory=dict)
@@ -134,9 +133,10 @@ class ResourceClaimPreparer:
         cards = self.offer.cards
         requests = devices_by_request(claim, cards)
         limits = {
-            request.name: self.limits.of(tier, request.total.units)
+            request.name: limit
             for request in requests
-            if tier != "none" and not request.is_whole and len(request.cards) == 1
+            if not request.is_whole and len(request.cards) == 1
+            if (limit := self.setup.isolation.limit(request.total.units, tier))
         }
         with self._writing():
             if claim.uid in self._unprepared or self.claims.get(claim.uid) is not None:
@@ -360,9 +360,9 @@ class ResourceClaimPreparer:
         text = allocation_text(owner, request.amounts, limit, **pod_and_claim)
         if limit is None or limit.tier != "preload":
             return RequestFiles(request.name, text)
-        return RequestFiles(
-            request.name, text, limits_text(request.cards[0], limit.mib)
-        )
+        context_mib = self.setup.isolation.context_mib
+        limits = limits_text(request.cards[0], limit, context_mib)
+        return RequestFiles(request.name, text, limits)
 
 
 def _devices(

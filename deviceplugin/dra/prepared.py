@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from deviceplugin.allocation.records import ALLOCATION, cut_region, make_region
-from gpushare.domain.model import CardUUID, NodeName, Placement, PodUID
+from gpushare.domain.model import NodeName, Placement, PodUID
 from gpushare.files import replace_file
 from gpushare.kube.names import DRA_DRIVER
 from gpushare.kubelet.claim_records import (
@@ -77,10 +77,6 @@ class PreparedResourceClaims:
         """Return what each claim holds, by its key among those of pods."""
         placements = (claim.placement(self._node) for claim in self.all())
         return {placement.pod.key: placement for placement in placements}
-
-    def limits_mib(self, card: CardUUID) -> int:
-        """Return the sum of the hard limits that claims have on a card."""
-        return sum(claim.limit_mib(card) for claim in self.all())
 
     def tiers(self) -> Mapping[tuple[str, str], str]:
         """Return the isolation tier of claims that have one, by namespace and name."""

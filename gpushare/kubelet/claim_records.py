@@ -75,13 +75,6 @@ class PreparedResourceClaim:
         """The requests that have devices."""
         return frozenset(device.request for device in self.devices)
 
-    def limit_mib(self, card: CardUUID) -> int:
-        """Return the sum of its hard limits on a card. A limit is for one card."""
-        on = {device.request for device in self.devices if device.card == card}
-        return sum(
-            limit.needed_mib for name, limit in self.limits.items() if name in on
-        )
-
     def placement(self, node: NodeName) -> Placement:
         """Return what it holds as a placement."""
         shares = tuple(device.share for device in self.devices)
@@ -112,7 +105,7 @@ def read_record(path: Path) -> PreparedResourceClaim | None:
             body["namespace"],
             body["name"],
             devices,
-            {name: HardLimit(**limit) for name, limit in body["limits"].items()},
+            {name: HardLimit.read(limit) for name, limit in body["limits"].items()},
             body["cdi"],
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -38,8 +38,7 @@ class InnerPid:
 def parse_hard_limit(text: str) -> HardLimit | None:
     """Parse the file ``HARD_LIMIT``; None if it is not one."""
     try:
-        body = json.loads(text)
-        limit = HardLimit(body["tier"], body["mib"], body["needed_mib"])
+        limit = HardLimit.read(json.loads(text))
     except (ValueError, TypeError, KeyError):
         return None
     valid = isinstance(limit.tier, str) and all(

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 from gpushare.domain.model import (
     Amount,
@@ -251,13 +252,25 @@ def card_key(uuid: CardUUID) -> str:
 class HardLimit:
     """What holds one container to its share of a card, and how much it may have.
 
-    ``needed_mib`` is what it may take of the card's memory, its contexts included. Tier
-    ``driver`` counts them in ``mib``, ``preload`` does not see them.
+    ``needed_mib`` is what it may take of the card's memory, its contexts included. It
+    is ``mib``, except where an earlier version allocated: tier ``preload`` counted no
+    contexts then.
     """
 
     tier: str
     mib: int
     needed_mib: int
+
+    @property
+    def counts_contexts(self) -> bool:
+        """Whether contexts are counted in ``mib``."""
+        return self.needed_mib <= self.mib
+
+    @classmethod
+    def read(cls, record: Json) -> Self:
+        """Read what is on disk. Raises ``KeyError`` and ``TypeError``."""
+        mib: int = record["mib"]
+        return cls(record["tier"], mib, record.get("needed_mib", mib))
 
 
 HeldDevices = Mapping[str, frozenset[str]]

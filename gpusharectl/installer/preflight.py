@@ -14,7 +14,7 @@ from gpushare.kube.words import counted, listed
 from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.manifests import NVIDIA
 from gpusharectl.installer.nodes.facts import SurveyedNode, find_node, minor_version
-from gpusharectl.installer.options import AUTO, NO_TIER, InstallOptions
+from gpusharectl.installer.options import NO_TIER, InstallOptions
 from gpusharectl.installer.progress import NOTHING_DONE, Exit, InstallError, Screen
 from gpusharectl.installer.survey import ClusterFacts
 from gpusharectl.installer.webhook.objects import CERTIFICATE, InstalledWebhook
@@ -110,12 +110,9 @@ def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[CheckFinding
     before = facts.installed.isolation or NO_TIER
     after = options.isolation or before
     if facts.installed.plugin and after != before:
-        units = ""
-        if {before, after} & {NO_TIER, AUTO}:
-            units = ", and cards may offer another number of units"
         yield warning(
             f"isolation tier {before} becomes {after}: containers that exist keep what "
-            f"they have{units}; drain the nodes with cards first"
+            "they have; create their pods anew"
         )
 
 

@@ -34,8 +34,6 @@ from tests.testbed.toolchain import BinariesUnavailableError
 from tests.testbed.waiting import wait_until
 
 CARD = stub_card(0, model="NVIDIA A10", memory_mib=7611)
-LIMITS = {"ISOLATION_OVERHEAD_MIB": "100", "ISOLATION_PODS": "1"}
-"""So little is kept back that the card has its 29 units still."""
 OCI = "/run/containerd/io.containerd.runtime.v2.task/k8s.io/{}/config.json"
 
 
@@ -85,7 +83,7 @@ def tier(gpus: Gpus, name: str, **settings: str) -> Iterator[None]:
     """Run the device plugin with a tier, whether it offers cards then or not."""
     before = gpus.settings
     gpus.stop_offering()
-    gpus.settings = {**before, **LIMITS, "ISOLATION": name, **settings}
+    gpus.settings = {**before, "ISOLATION": name, **settings}
     gpus.start(wait=False)
     try:
         yield
@@ -142,13 +140,13 @@ def test_what_a_container_gets(site: Site, hook: Path) -> None:
         site.wait_running("held", "plain")
         assert card_of(site, "held") == CARD.uuid
         its, others = config(site, "held"), config(site, "plain")
-        assert limits(its) == {REQUEST: "0", LIMIT: "1124"}
+        assert limits(its) == {REQUEST: "0", LIMIT: "1024"}
         (one,) = its["hooks"]["createRuntime"]
         assert HOOK in one["args"]
         assert limits(others) == {}
         assert not others.get("hooks")
         group = f"/sys/fs/cgroup{its['linux']['cgroupsPath']}"
-        assert gpus.driver.limits() == {(CARD.uuid, group): (0, 1124)}
+        assert gpus.driver.limits() == {(CARD.uuid, group): (0, 1024)}
         site.clear()
 
 

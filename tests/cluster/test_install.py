@@ -355,9 +355,6 @@ def test_isolation_and_back(host: Fresh) -> None:
     assert tier(host) == "driver"
     assert host.allocatable("cp") == (0, 0)
     assert "because isolation tier driver: " in host.must("inspect")
-    # The pods that hold cards need all units.
-    none_kept = "GPUSHARE_ISOLATION_OVERHEAD_MIB=0"
-    host.kubectl("set", "env", "-n", SYSTEM, f"daemonset/{PLUGIN}", none_kept)
     host.must("install", "--nodes", "cp", "--yes", "--isolation", "preload")
     has_the_library(host)
     host.must("install", "--nodes", "cp", "--yes", "--isolation", "none")

@@ -52,8 +52,7 @@ def limited(site: Site, tmp_path: Path) -> Iterator[Site]:
     (tmp_path / "vcuda").mkdir()
     build_library(tmp_path / "vcuda" / LIBRARY)
     gpus.image = tmp_path
-    # No overhead is kept back, so that the node offers all units.
-    with gpus.reconfigured(ISOLATION="preload", ISOLATION_OVERHEAD_MIB="0"):
+    with gpus.reconfigured(ISOLATION="preload"):
         yield site
         site.clear()
     gpus.image = None

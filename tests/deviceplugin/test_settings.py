@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.settings import DevicePluginSettings, former_settings
 from gpushare.domain.model import NodeName
 
 GOOD = {
@@ -17,8 +17,7 @@ GOOD = {
     "GPUSHARE_CDI_DIRS": "/a, /b",
     "GPUSHARE_RESERVE_MIB": "300",
     "GPUSHARE_ISOLATION": "driver",
-    "GPUSHARE_ISOLATION_OVERHEAD_MIB": "400",
-    "GPUSHARE_ISOLATION_PODS": "4",
+    "GPUSHARE_ISOLATION_CONTEXT_MIB": "400",
     "GPUSHARE_SIMULATED_CARDS": "4x24GiB",
     "GPUSHARE_INVENTORY": "/inventory.yaml",
     "GPUSHARE_BITFUSION_QUOTA": "on",
@@ -91,6 +90,7 @@ def test_all_complaints_come_at_once() -> None:
         ("CDI_DIRS", "/a,b", "give paths, separated by commas"),
         ("CDI_DIRS", "/a,", "give paths, separated by commas"),
         ("INJECT", "CDI", "use one of auto, cdi, env, nodes"),
+        ("ISOLATION_CONTEXT_MIB", "0", "give a whole number from 1 to 1048576"),
         ("RESERVE_MIB", "1048577", "give a whole number from 0 to 1048576"),
         ("LOOK_EVERY_S", "0.05", "give a number of seconds from 0.1 to 300"),
         ("HARMLESS_XIDS", "13,", "give numbers, separated by commas"),
@@ -103,6 +103,15 @@ def test_all_complaints_come_at_once() -> None:
 def test_a_complaint_says_what_would_do(name: str, value: str, fix: str) -> None:
     (complaint,) = complaints(**{name: value})
     assert complaint == f"GPUSHARE_{name}: {value!r} is not valid; {fix}"
+
+
+def test_settings_of_the_version_before_do_nothing() -> None:
+    """A DaemonSet may set them: no complaint, also not as misspelt ones."""
+    former = {"GPUSHARE_ISOLATION_OVERHEAD_MIB": "x", "GPUSHARE_ISOLATION_PODS": ""}
+    given = {"GPUSHARE_NODE_NAME": "n1"} | former
+    default = DevicePluginSettings(NodeName("n1"))
+    assert DevicePluginSettings.read(given) == (default, [])
+    assert former_settings(given) == list(former)
 
 
 def test_a_misspelt_name_is_complained_of() -> None:

@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 from deviceplugin.allocation.injection import CardSetup, InjectionChooser
 from deviceplugin.allocation.isolation import (
     HOOK,
-    HardLimits,
     IsolationChoice,
     IsolationChooser,
     NodeLibrary,
@@ -75,12 +74,10 @@ class WatcherFixture:
         checks = TierChecks(
             self.limits, self.folder, folders, lambda: chooser.chosen, library
         )
-        self.idle = True
         isolation = IsolationChooser(
             self.isolation,
-            HardLimits(512, 2),
+            256,
             checks,
-            is_idle=lambda: self.idle,
             file=self.folder / "isolation",
         )
         metrics = PluginMetrics(self.registry)
@@ -339,7 +336,7 @@ def cgroup_2(root: Path) -> None:
 
 
 def test_auto_limits_memory_while_all_checks_pass(tmp_path: Path) -> None:
-    """It leaves at the third look, and returns only while no pod holds a card."""
+    """The first look decides, and then three in a row."""
     watched = WatcherFixture(tmp_path, inject="cdi", isolation="auto")
     cgroup_2(tmp_path)
     watched.specify(A, B)
@@ -353,14 +350,11 @@ def test_auto_limits_memory_while_all_checks_pass(tmp_path: Path) -> None:
         return seen
 
     assert tiers(1) == [("driver", 0)]
-    assert len(watched.ids()) == 50
     watched.limits.driver = "580.95.05"
     assert tiers(3) == [("driver", 2), ("driver", 2), ("none", 0)]
+    watched.limits.driver = "615.38.02"
+    assert tiers(3) == [("none", 0), ("none", 0), ("driver", 0)]
     assert len(watched.ids()) == 58
-    watched.limits.driver, watched.idle = "615.38.02", False
-    assert tiers(1) == [("none", 0)]
-    watched.idle = True
-    assert tiers(1) == [("driver", 0)]
     # After a restart it is as before, until three looks fail.
     watched.limits.driver = "580.95.05"
     again = WatcherFixture(tmp_path, isolation="auto")

@@ -34,6 +34,7 @@ from exporter.usage import (
 from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.cards.source import NoCardsYet
 from gpushare.domain.model import UNIT_MIB, Amount
+from gpushare.kubelet.pods import HardLimit
 from tests.gpu.cuda import command, running
 from tests.gpu.test_readings import LOAD_MIB, SAME, everything, first, load, smi
 from tests.isolation.build import LIBRARY, build_library, places_in
@@ -186,7 +187,8 @@ def preload(card: Card) -> Iterator[str]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         build_library(folder / LIBRARY, *places_in(folder))
-        (folder / "limits").write_text(limits_text(uuid, SHARE_MIB))
+        share = HardLimit("preload", SHARE_MIB, SHARE_MIB)
+        (folder / "limits").write_text(limits_text(uuid, share, 0))
         (folder / "region").touch()
         own = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid}
         own["LD_PRELOAD"] = str(folder / LIBRARY)

@@ -1,4 +1,4 @@
-"""The law of hard limits: on a card they never add up to more than its memory.
+"""The law of hard limits: on a card they never add up to more than its units.
 
 A machine of hypothesis plays kubelet, the API server and the administrator at random.
 """
@@ -24,7 +24,8 @@ from hypothesis.stateful import (
 
 from deviceplugin import serve
 from deviceplugin.allocation.isolation import TIERS, Tier
-from deviceplugin.allocation.response import LIMIT
+from deviceplugin.allocation.response import LIMIT, MEMORY_LIMIT
+from deviceplugin.cards.devices import shared_card
 from gpushare.domain.request import Role
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kubelet.limit_files import LIMITS
@@ -32,13 +33,12 @@ from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import CannotStartYetError, ContainerConfig, Rejection
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.allocation.test_isolation import prepare
-from tests.deviceplugin.node_fixture import M, NodeFixture, found_card
+from tests.deviceplugin.node_fixture import NodeFixture, found_card
 from tests.testbed.waiting import wait_until
 
 RESERVE_MIB = 100
 CARDS = (found_card(0, units=29), found_card(1, units=12))
-USABLE = {card.uuid: card.memory_mib - RESERVE_MIB for card in CARDS}
-OVERHEADS = (512, 0, 333)
+OFFERED_MIB = {card.uuid: shared_card(card, RESERVE_MIB).units * 256 for card in CARDS}
 _RESTARTS = {Role.SIDECAR: "Always"}
 
 Ask = tuple[Role, tuple[int | None, int | None]]
@@ -70,9 +70,6 @@ class Pod:
     body: Json
     given: Mapping[str, ContainerConfig]
     roles: dict[str, Role]
-    offered: int
-    """How many units the node offered when it came."""
-    overhead_mib: int
     alive: set[str] = field(default_factory=set)
     initialized: int = 0
     """How many of its init containers have been started."""
@@ -98,15 +95,17 @@ class Pod:
         return sorted(self.roles.keys() - firsts - self.alive)
 
     def limit_mib(self, container: str) -> int:
-        """What a container that runs can take of each card; 0 if nothing limits it.
+        """What a container that runs can take of its card; 0 if nothing limits it.
 
-        The driver's limit has the overhead in it; the library's has it beside it.
+        Also 0 for one of cores alone, which has room for a context and no memory.
         """
         given = self.given[container]
+        if MEMORY_LIMIT not in given.envs:
+            return 0
         if "/run/vcuda/region" not in given.mounts:
             return int(given.envs.get(LIMIT, 0))
         folder = Path(given.mounts["/etc/vcuda"].host_path)
-        return int((folder / LIMITS).read_text().split()[-1]) + self.overhead_mib
+        return int((folder / LIMITS).read_text().split()[-2])
 
     def cards(self, container: str) -> list[str]:
         return self.given[container].envs["VCUDA_CARDS"].split(",")
@@ -137,16 +136,12 @@ class Node(RuleBasedStateMachine):
 
     @invariant()
     def hard_limits_fit_each_card(self) -> None:
-        sums: dict[str, int] = dict.fromkeys(USABLE, 0)
+        sums: dict[str, int] = dict.fromkeys(OFFERED_MIB, 0)
         for pod in self.pods:
             for container in () if pod.ended else pod.alive:
                 for card in pod.cards(container):
                     sums[card] += pod.limit_mib(container)
-        assert all(sums[uuid] <= usable for uuid, usable in USABLE.items()), sums
-
-    @property
-    def offered(self) -> int:
-        return self.node.devices.allocatable()[M]
+        assert all(sums[uuid] <= mib for uuid, mib in OFFERED_MIB.items()), sums
 
     def why_not_started(self, pod: Pod, container: str) -> str:
         """Ask as kubelet does whether a container may start now; why not, or empty."""
@@ -206,22 +201,12 @@ class Node(RuleBasedStateMachine):
         if isinstance(answer, Rejection):
             self.node.end_pod(name)
             return None
-        self.pods.append(self.pod(body, answer, roles))
+        self.pods.append(Pod(body, answer, roles))
         return self.pods[-1]
 
-    def pod(
-        self, body: Json, given: Mapping[str, ContainerConfig], roles: dict[str, Role]
-    ) -> Pod:
-        overhead_mib = self.node.settings.isolation_overhead_mib
-        return Pod(body, given, roles, self.offered, overhead_mib)
-
-    def has_its_units(self, pod: Pod) -> bool:
-        """Whether nothing but hard limits can keep the pod's containers from starting.
-
-        Where the cards offer less than it found, the node should have been drained.
-        """
-        same = pod.offered <= self.offered
-        return not pod.ended and same and not self.node.line.cut
+    def may_start(self, pod: Pod) -> bool:
+        """Whether nothing keeps the pod's containers from starting."""
+        return not pod.ended and not self.node.line.cut
 
     @rule(
         pods=st.lists(
@@ -244,7 +229,7 @@ class Node(RuleBasedStateMachine):
         body = pod_json(f"s{self.count}-n", units=units, cores=1, node="n")
         answer = self.node.devices.admit(body)
         if not isinstance(answer, Rejection):
-            pod = self.pod(body, answer, {"main": Role.APP})
+            pod = Pod(body, answer, {"main": Role.APP})
             self.pods.append(replace(pod, static=True))
 
     @rule()
@@ -271,7 +256,7 @@ class Node(RuleBasedStateMachine):
     @rule(which=number, container=number)
     def a_container_restarts(self, which: int, container: int) -> None:
         """What it had is still its own."""
-        running = [pod for pod in self.pods if pod.alive and self.has_its_units(pod)]
+        running = [pod for pod in self.pods if pod.alive and self.may_start(pod)]
         for pod in pick(running, which):
             (its,) = pick(sorted(pod.alive), container)
             assert not self.why_not_started(pod, its)
@@ -293,63 +278,33 @@ class Node(RuleBasedStateMachine):
         for pod in pick([running for running in self.pods if not running.ended], which):
             self.forget(pod)
 
-    @rule(
-        tier=st.sampled_from(TIERS),
-        overhead=st.sampled_from(OVERHEADS),
-        pods=st.sampled_from([2, 3]),
-    )
-    def the_plugin_restarts(self, tier: Tier, overhead: int, pods: int) -> None:
+    @rule(tier=st.sampled_from(TIERS), context_mib=st.sampled_from([256, 400]))
+    def the_plugin_restarts(self, tier: Tier, context_mib: int) -> None:
         """Also with other settings."""
-        node = self.node
-        node.end()
-        node.settings = replace(
-            node.settings,
-            isolation=tier,
-            isolation_overhead_mib=overhead,
-            isolation_pods=pods,
-        )
-        node.start()
+        self.node.restart(isolation=tier, isolation_context_mib=context_mib)
 
     @rule(which=number)
     def a_pod_is_left_alone(self, which: int) -> None:
         """Whoever waits starts when the others have ended."""
-        waiting = [pod for pod in self.pods if pod.next and self.has_its_units(pod)]
+        waiting = [pod for pod in self.pods if pod.next and self.may_start(pod)]
         for pod in pick(waiting, which):
             self.end([other for other in self.pods if other is not pod])
             refused = [self.proceed(pod) for _ in pod.roles]
-            never = any("of its own containers" in why for why in refused)
-            assert never or not pod.next, refused
+            assert not pod.next, refused
 
-    @rule(
-        members=st.lists(st.sampled_from([Role.SIDECAR, None]), min_size=3, max_size=6)
-    )
-    def more_pods_than_expected(self, members: list[Role | None]) -> None:
-        """The first has all units but those of the others; all start at once."""
+    @rule(sizes=st.lists(st.integers(1, 11), max_size=3), card=st.sampled_from([0, 1]))
+    def a_card_is_filled(self, sizes: list[int], card: int) -> None:
+        """All units of a card run side by side, however they are spread."""
         if self.node.line.cut:
             return
         self.end(tuple(self.pods))
-        first, small = self.node.serving.parts.offer.cards.all[0], (Role.APP, (1, 1))
-        its = [[small] if role is None else [(role, (1, 1)), small] for role in members]
-        rest = first.units - sum(map(len, its))
-        self.pods_come([([(Role.APP, (rest, 1))], 0)], starts=True)
-        self.pods_come([(containers, 0) for containers in its], starts=False)
-        for _ in range(2):
-            self.all_containers_start_at_once()
-
-    @rule(sizes=st.lists(st.integers(1, 29), min_size=6, max_size=6))
-    def as_many_pods_as_expected(self, sizes: list[int]) -> None:
-        """They all start, whatever their units are."""
-        if self.node.line.cut:
-            return
-        self.end(tuple(self.pods))
-        for index, card in enumerate(self.node.serving.parts.offer.cards.all):
-            left = card.units
-            for _ in range(self.node.settings.isolation_pods):
-                if units := min(left, sizes.pop()):
-                    left -= units
-                    pod = self.admit([(Role.APP, (units, 1))], index)
-                    assert pod is not None
-                    assert not self.proceed(pod)
+        left = self.node.serving.parts.offer.cards.all[card].units
+        for size in (*sizes, left):
+            if units := min(left, size):
+                left -= units
+                pod = self.admit([(Role.APP, (units, 1))], card)
+                assert pod is not None
+                assert not self.proceed(pod)
 
 
 def test_hard_limits_fit_each_card_whatever_happens() -> None:

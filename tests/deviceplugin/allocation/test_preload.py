@@ -151,7 +151,7 @@ def test_a_node_from_which_nothing_can_be_executed(library: NodeLibrary) -> None
 
 @contextmanager
 def node_of(folder: Path, tier: Tier) -> Iterator[NodeFixture]:
-    """One card of 29 units and 100 MiB, of which 1024 MiB are kept back."""
+    """One card of 29 units and 100 MiB."""
     needs(os.uname().machine == MACHINE, MACHINE, "use another machine")
     settings = test_isolation.prepare(folder) | {"isolation": tier}
     with NodeFixture(folder, found_card(0), settings=settings) as made:
@@ -182,7 +182,7 @@ def limits(given: ContainerConfig) -> str:
 
 
 def limit_of(mib: int) -> str:
-    return f"vcuda-limits 1\ncard {UUIDS[0]} {mib}\n"
+    return f"vcuda-limits 2\ncard {UUIDS[0]} {mib} {CONTEXT_MIB}\n"
 
 
 PODS: Mapping[str, tuple[int | None, int | None]] = {
@@ -193,13 +193,13 @@ PODS: Mapping[str, tuple[int | None, int | None]] = {
     "whole by both": (4, 100),
 }
 """Units and cores of each."""
-DRIVER = {"memory": 1536, "both": 1536, "cores": 512}
-PRELOAD = {"memory": 1024, "both": 1024, "cores": 0}
+CONTEXT_MIB = 256
+HELD = {"memory": 1024, "both": 1024, "cores": CONTEXT_MIB}
 """What holds each container, in MiB; the others are not held."""
 
 
 @pytest.mark.parametrize(
-    ("tier", "held"), [("none", {}), ("driver", DRIVER), ("preload", PRELOAD)]
+    ("tier", "held"), [("none", {}), ("driver", HELD), ("preload", HELD)]
 )
 def test_what_each_tier_gives(
     tmp_path: Path, tier: Tier, held: Mapping[str, int]
@@ -298,7 +298,7 @@ def test_another_tier_leaves_containers_as_they_are(
     pod = node.bind("a", 4, 1)
     given = node.run(pod)["main"]
     region(given).write_text("counted")
-    node.restart(isolation=tier, inject="cdi", isolation_overhead_mib=0)
+    node.restart(isolation=tier, inject="cdi")
     node.serving.parts.setup.library.library.unlink()
     node.start_one(pod)
     assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
@@ -340,10 +340,25 @@ def test_an_earlier_version_and_forward_again(node: NodeFixture) -> None:
     assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
 
 
+def test_a_container_of_the_version_before_keeps_its_limit(node: NodeFixture) -> None:
+    """It counted no contexts, and kept 512 MiB of the card for them."""
+    pod = node.bind("a", 1, 1)
+    given = node.run(pod)["main"]
+    [memory] = [its for its in records_of(node, "a") if its.resource == M]
+    kept = node.serving.parts.records.folder(memory) / ".hard_limit"
+    assert json.loads(kept.read_text())["needed_mib"] == 256
+    node.end()
+    kept.write_text('{"tier": "preload", "mib": 256, "needed_mib": 768}')
+    node.start()
+    node.start_one(pod)
+    assert limits(given) == f"vcuda-limits 1\ncard {UUIDS[0]} 256\n"
+
+
 @pytest.mark.parametrize(
     ("text", "limit"),
     [
         ('{"tier": "preload", "mib": 4, "needed_mib": 5}', HardLimit("preload", 4, 5)),
+        ('{"tier": "preload", "mib": 4}', HardLimit("preload", 4, 4)),
         ('{"tier": "later", "mib": 4, "needed_mib": 5}', HardLimit("later", 4, 5)),
         ('{"tier": "a", "mib": 4, "needed_mib": 5, "b": 1}', HardLimit("a", 4, 5)),
         ('{"tier": "driver", "mib": "4", "needed_mib": 5}', None),
@@ -375,7 +390,7 @@ def test_without_the_library_nothing_is_offered_or_restarted(node: NodeFixture) 
     assert why.startswith("isolation tier preload: the device plugin has no library")
     node.waits(pod, "has no library")
     node.library.write_bytes(b"the library")
-    wait_until(lambda: there()[M] == 25, "the card to be offered")
+    wait_until(lambda: there()[M] == 29, "the card to be offered")
     node.start_one(pod)
 
 
@@ -457,7 +472,7 @@ def lose_files(node: NodeFixture) -> None:
     node.wait_seen("a")
 
 
-@pytest.mark.parametrize(("units", "mib"), [(4, 1024), (None, 0)])
+@pytest.mark.parametrize(("units", "mib"), [(4, 1024), (None, CONTEXT_MIB)])
 def test_a_container_whose_files_were_lost_starts_with_its_limit(
     node: NodeFixture, units: int | None, mib: int
 ) -> None:
@@ -491,20 +506,6 @@ def test_lost_files_bring_no_limit_that_the_container_has_not(
     assert inside(given)["isolation"] == "none"
     records = node.serving.parts.records
     assert not any(map(records.limit, records.all()))
-
-
-def test_a_limit_whose_file_was_lost_counts_again(tmp_path: Path) -> None:
-    """From the start of its container on; NVIDIA's hook reads it at each start."""
-    with node_of(tmp_path, "driver") as node:
-        pod = node.bind("a", 12, 1)
-        node.run(pod)
-        node.serving.reporter.catch_up()
-        lose_files(node)
-        node.start_one(pod)
-        node.run(node.bind("b", 12, 1))
-        third = node.bind("c", 1, 1)
-        node.admit(third)
-        node.waits(third, "would be 7936 MiB")
 
 
 @pytest.mark.parametrize("mounted", [M, C])

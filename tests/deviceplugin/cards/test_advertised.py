@@ -53,15 +53,6 @@ def test_a_card_without_a_unit_has_no_cores_either() -> None:
     assert len(too_small) == 1
 
 
-def test_a_card_too_small_for_the_overhead_of_limits() -> None:
-    """The reason names the settings that keep it back."""
-    made = offer(found_card(0, 16), reserve_mib=50)
-    made.set_isolation("preload", 8 * 512)
-    assert made.cards.all == ()
-    [why] = made.too_small([found_card(0, 16)]).values()
-    assert "GPUSHARE_RESERVE_MIB=50 and the 4096 MiB of GPUSHARE_ISOLATION_P" in why
-
-
 def test_a_card_that_vanished_stays_sick() -> None:
     made = offer()
     before = list(healthy(made))
@@ -230,10 +221,10 @@ def tiers(publisher: Publisher) -> tuple[str, str | None]:
 def test_the_tier_is_written_with_the_cards(publisher: Publisher) -> None:
     """In one write: annotation and label."""
     assert tiers(publisher) == ("", None)
-    publisher.offer.set_isolation("none", 0)
+    publisher.offer.set_isolation("none")
     publisher.offer.set_found([found_card(0), found_card(1)])
     assert tiers(publisher) == ("none", "none")
-    publisher.offer.set_isolation("driver", 0)
+    publisher.offer.set_isolation("driver")
     assert tiers(publisher) == ("driver", "driver")
     assert tiers(replace(publisher, _written=None)) == ("driver", "driver")
     assert writes(publisher) == 3
@@ -243,7 +234,7 @@ def test_the_tier_is_written_with_the_cards(publisher: Publisher) -> None:
 def test_who_changes_the_label_is_overruled(
     publisher: Publisher, label: str | None
 ) -> None:
-    publisher.offer.set_isolation("driver", 0)
+    publisher.offer.set_isolation("driver")
     tiers(publisher)
     publisher.node.cluster.annotate(
         Kind.NODES, "", NODE, {}, labels={names.ISOLATION: label}
@@ -263,7 +254,7 @@ def test_an_older_guard_refuses_the_label_only(
         return DEFAULT
 
     real.side_effect = guarded
-    publisher.offer.set_isolation("driver", 0)
+    publisher.offer.set_isolation("driver")
     assert tiers(publisher) == tiers(publisher) == ("driver", None)
     assert writes(publisher) == 2
     assert "the label was refused" in caplog.text

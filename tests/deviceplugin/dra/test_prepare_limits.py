@@ -17,21 +17,21 @@ MACHINE = "x86_64"
 
 
 def limited(folder: Path) -> DraNode:
-    """One card of 7524 MiB, 2 x 512 of them kept back for contexts: 25 units."""
+    """One card of 29 units."""
     return DraNode(folder, found_card(0), settings=with_limits(folder))
 
 
 def test_tier_driver(tmp_path: Path) -> None:
-    """The limit is the share and room for a context; a whole card has none."""
+    """The limit is the share; a whole card has none."""
     with limited(tmp_path) as node:
         node.cdi = tmp_path / "cdi"
         claim = node.claim("c", units=10)
         node.prepare(claim)
         said = env_of(node.specification(claim))
-        assert said["NVIDIA_GPU_MEMORY_LIMIT"] == str(10 * 256 + 512)
+        assert said["NVIDIA_GPU_MEMORY_LIMIT"] == str(10 * 256)
         assert said["NVIDIA_GPU_MEMORY_REQUEST"] == "0"
         node.unprepare(claim)
-        whole = node.claim("whole", units=25, cores=100)
+        whole = node.claim("whole", units=29, cores=100)
         assert not node.prepare_one(whole).error
         assert "NVIDIA_GPU_MEMORY_LIMIT" not in env_of(node.specification(whole))
 
@@ -45,7 +45,7 @@ def test_pods_name_the_tier_of_their_claim(tmp_path: Path) -> None:
         return notes.get(names.ISOLATION)  # type: ignore[no-any-return]
 
     with limited(tmp_path) as node:
-        claim, whole = node.claim("c", units=10), node.claim("w", units=25, cores=100)
+        claim, whole = node.claim("c", units=10), node.claim("w", units=29, cores=100)
         for name, use in (("p", "c"), ("whole", "w"), ("waits", "later")):
             node.pod_with(name, {"main": use})
         node.prepare(claim)
@@ -80,7 +80,7 @@ def test_containers_that_would_each_have_all(tmp_path: Path) -> None:
         assert not node.prepare_one(claim).error
 
 
-@pytest.mark.parametrize("first", [(5, 10), (25, 100)], ids=["part", "whole"])
+@pytest.mark.parametrize("first", [(5, 10), (29, 100)], ids=["part", "whole"])
 def test_a_limit_is_for_one_card(tmp_path: Path, first: tuple[int, int]) -> None:
     """NVIDIA's limit is of all cards together, so it would hold on none of them.
 
@@ -111,32 +111,8 @@ def test_tier_preload(tmp_path: Path) -> None:
         region = host_path(said, "/run/vcuda/region")
         assert region.stat().st_mode & 0o777 == 0o666
         limits = host_path(said, "/etc/vcuda") / "limits"
-        assert limits.read_text() == f"vcuda-limits 1\ncard {UUIDS[0]} 2560\n"
+        assert limits.read_text() == f"vcuda-limits 2\ncard {UUIDS[0]} 2560 256\n"
         # A container that runs keeps what it has counted.
         region.write_text("counted")
         node.prepare(claim)
         assert region.read_text() == "counted"
-
-
-def test_limits_of_claims_and_classic_pods_add_up(tmp_path: Path) -> None:
-    """Together they never exceed the card, whoever comes first."""
-    with limited(tmp_path) as node:
-        claims = [node.claim(f"c{number}", units=8, cores=1) for number in range(2)]
-        assert not any(answer.error for answer in node.prepare(*claims).values())
-        # 2 x (2048 + 512) of 7524 MiB: another 1 x (1792 + 512) fits, then none.
-        node.run(node.bind("classic", 7, 1))
-        last = node.claim("last", units=1, cores=1)
-        assert "the hard limits of containers" in node.prepare_one(last).error
-        node.unprepare(claims[0])
-        assert not node.prepare_one(last).error
-
-
-def test_classic_pods_wait_for_limits_of_claims(tmp_path: Path) -> None:
-    with limited(tmp_path) as node:
-        claims = [node.claim(f"c{number}", units=7, cores=1) for number in range(3)]
-        assert not any(answer.error for answer in node.prepare(*claims).values())
-        pod = node.bind("classic", 4, 1)
-        node.admit(pod)
-        node.waits(pod, "hard limits of containers")
-        node.unprepare(claims[0])
-        node.start_one(pod)

@@ -278,7 +278,7 @@ def test_its_limit_is_that_of_its_pod(tmp_path: Path) -> None:
         lose_records(node)
         assert node.specification(claim) == said
         path = host_path(said, "/etc/vcuda") / "allocation.json"
-        assert json.loads(path.read_text())["hard_limit_mib"] == 10 * 256 + 512
+        assert json.loads(path.read_text())["hard_limit_mib"] == 10 * 256
 
 
 def test_a_claim_of_others_is_not_taken_for_the_pods(node: DraNode) -> None:

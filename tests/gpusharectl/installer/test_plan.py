@@ -97,8 +97,8 @@ def test_a_dry_run_shows_the_tier(world: InstalledCluster) -> None:
     ("before", "after", "says"),
     [
         (None, "driver", "tier none becomes driver: containers that exist keep what"),
-        ("driver", "none", "cards may offer another number of units; drain the nodes"),
-        ("driver", "preload", "keep what they have; drain the nodes"),
+        ("driver", "none", "tier driver becomes none"),
+        ("driver", "preload", "keep what they have; create their pods anew"),
         ("driver", "driver", ""),
         (None, None, ""),
         ("auto", None, "isolation stays auto; --isolation changes it   ok"),
@@ -112,7 +112,7 @@ def test_what_another_tier_means_is_told_before(
     assert world.install(isolation=after) == Exit.DONE
     (told,) = [one for one in world.screen.lines if "isolation" in one] or [""]
     assert says in told
-    assert told.endswith("   warning") is ("drain the nodes" in told)
+    assert told.endswith("   warning") is ("becomes" in told)
     assert bool(told) is bool(says)
 
 
