@@ -5,6 +5,8 @@ Little is imported here, because nothing catches Ctrl-C before it.
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import current_thread, main_thread
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -26,6 +28,16 @@ def raise_again() -> None:
     """Undo ``end_at_once``: from now on the program handles ``KeyboardInterrupt``."""
     if _on_ctrl_c(die):
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Import modules late, as at the start: Ctrl-C ends the process meanwhile."""
+    end_at_once()
+    try:
+        yield
+    finally:
+        raise_again()
 
 
 def _on_ctrl_c(handler: object) -> bool:

@@ -100,11 +100,8 @@ def _import_client() -> None:
 
     Not at the top: neither ``--help`` nor a simulation of a file needs it.
     """
-    interrupt.end_at_once()
-    try:
+    with interrupt.ending_at_once():
         import_module("gpushare.kube.apiserver.api")
-    finally:
-        interrupt.raise_again()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import click
 
+from gpushare import interrupt
 from gpusharectl.output import open_console
 
 
@@ -23,7 +24,8 @@ def demo(*, keep: bool) -> None:
     # gRPC reads this when it is imported. Else it may write notes between the demo's
     # lines when a plugin ends.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from gpusharectl.demo.story import hold_cluster, tell_story  # noqa: PLC0415
+    with interrupt.ending_at_once():
+        from gpusharectl.demo.story import hold_cluster, tell_story  # noqa: PLC0415
 
     console = open_console()
     if not keep:
