@@ -62,6 +62,12 @@ class HeldVerdict:
         return not self.because
 
 
+EARLIER = HeldVerdict(
+    "it has no limit: it started before its node had an isolation tier, which holds it "
+    "after its pod is made anew"
+)
+
+
 def judge_container(
     limit: ContainerLimit,
     processes: Sequence[ProcessUse],

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Literal
 
-from exporter.held import TOLERANCE, HeldVerdict, judge_container, of_container
+from exporter.held import (
+    EARLIER,
+    TOLERANCE,
+    HeldVerdict,
+    judge_container,
+    of_container,
+)
 from exporter.owners.owner_pods import Owner, OwnerPod, OwnerPods
 from exporter.snapshot import TelemetrySnapshot
 from exporter.telemetry.base import ProcessUse, SmSource
@@ -299,9 +305,17 @@ class _CardAccount:
         limits = round_.limits
         names = [of_container(pod.uid, consumer.container), *sorted(consumer.parts)]
         limit = next(filter(None, map(limits.containers.get, names)), None)
-        if limit is None:
-            return None
-        return judge_container(limit, consumer.processes, limits.inside, context_mib)
+        if limit is not None:
+            inside = limits.inside
+            return judge_container(limit, consumer.processes, inside, context_mib)
+        uses = bool(consumer.processes and consumer.allotted)
+        return EARLIER if uses and self._is_earlier(pod) else None
+
+    def _is_earlier(self, pod: OwnerPod) -> bool:
+        """Return whether a pod without a tier came before one that has one."""
+        pods = self._owner_pods.all if self._owner_pods else ()
+        bound = [other.pod.bound for other in pods if other.pod.isolation]
+        return not pod.pod.isolation and pod.pod.bound < max(bound, default="")
 
     def _beside(self, consumer: _Consumer, context_mib: float) -> float | None:
         """Add up what others use of parts that a container holds too."""

@@ -333,6 +333,36 @@ def test_who_is_held_by_its_tier() -> None:
         assert fixture.by(own.HELD.name) == {}
 
 
+def bound(name: str, hour: int, tier: str = "", **how: Any) -> Json:
+    """A pod that was bound at this hour, with the tier that the plugin notes."""
+    pod = held(name, **how)
+    pod["metadata"]["annotations"] |= {names.ISOLATION: tier} if tier else {}
+    since = {"lastTransitionTime": f"2026-01-02T{hour:02}:00:00Z"}
+    scheduled = {"type": "PodScheduled", "status": "True", **since}
+    pod["status"]["conditions"] = [scheduled]
+    return pod
+
+
+def test_who_came_before_the_tier_is_not_held() -> None:
+    """While a later pod has one. What was let start since has it, or none is chosen."""
+    pods = [
+        bound("early", 3),
+        bound("idle", 3),
+        bound("whole", 3, on=B, charged=(29, 100)),
+        bound("tier", 4, "driver"),
+        bound("late", 5),
+    ]
+    ones = ["early", "tier", "late"]
+    round_ = processes(
+        {A: [use(pid, 100) for pid in range(3)], B: [use(4, 100)]},
+        {**{pid: owner(one) for pid, one in enumerate(ones)}, 4: owner("whole")},
+    )
+    fixture = ExpositionFixture(snapshot(round_=round_), pods=pods)
+    assert fixture.by(own.HELD.name) == {"early": 0}
+    fixture.watched.replace(iter([page(*pods[:3], pods[4])]))
+    assert fixture.by(own.HELD.name) == {}
+
+
 def test_how_cards_are_allotted() -> None:
     whole = held("w", on=B, containers={"x": (0, 100)}, charged=(29, 100))
     cards = [found_card(number) for number in range(3)]
