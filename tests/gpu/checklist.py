@@ -22,9 +22,12 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
 from deviceplugin.allocation.isolation import limits_text
+from exporter.held import ContainerLimit, judge_container
+from exporter.owners.procfs import ProcFs
 from exporter.telemetry import fields as f
 from exporter.telemetry.nvml import NvmlTelemetry
 from exporter.usage import (
+    CONTEXT_MIB,
     ContainerUse,
     Usage,
     due_cases,
@@ -34,6 +37,7 @@ from exporter.usage import (
 from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.cards.source import NoCardsYet
 from gpushare.domain.model import UNIT_MIB, Amount
+from gpushare.kubelet.limit_files import parse_region
 from gpushare.kubelet.pods import HardLimit
 from tests.gpu.cuda import command, running
 from tests.gpu.test_readings import LOAD_MIB, SAME, everything, first, load, smi
@@ -201,10 +205,30 @@ def preload(card: Card) -> Iterator[str]:
         with running(command("busy", str(SHARE_MIB)), own):
             more = card.used_mib() - before - SHARE_MIB
             yield f"- the driver's own memory above the share: {more:.0f} MiB"
+        half = command("busy", str(SHARE_MIB // 2))
+        for what, environment in (("with it", own), ("without it", os.environ)):
+            with running(half, environment) as pid:
+                yield f"- {what} a process is {_held(card, pid, share, folder)}"
         for framework, code in _FILLS.items():
             there = importlib.util.find_spec(framework) is not None
             told = output([sys.executable, "-c", code], own) if there else ""
             yield f"- {framework}: {told or 'not installed here'}"
+
+
+def _held(card: Card, pid: int, share: HardLimit, folder: Path) -> str:
+    """Judge a process as the exporter does, and say what the judgement is about."""
+    time.sleep(_SETTLES_S)
+    uuid = card.telemetry.cards().cards[0].uuid
+    listed = [
+        use for use in card.telemetry.processes()[uuid].processes if use.pid == pid
+    ]
+    counted = parse_region((folder / "region").read_bytes())
+    limit = ContainerLimit(share, counted, counts_contexts=True)
+    verdict = judge_container(limit, listed, ProcFs().inside([pid]), CONTEXT_MIB)
+    if verdict is None:
+        return f"unknown: NVML lists {len(listed)} processes with its pid"
+    shown = f"NVML shows {listed[0].memory_mib} MiB"
+    return f"held; {shown}" if verdict.is_held else f"not held: {verdict.because}"
 
 
 def fault(card: Card) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from exporter.telemetry.base import ProcessesAnswer, ProcessUse
 from exporter.telemetry.nvml import NvmlTelemetry
 from gpushare.cards.nvml_cards import NvmlCards
 from tests.gpu import checklist
@@ -41,11 +42,19 @@ def test_a_step_that_fails_is_on_the_page_and_others_go_on() -> None:
     assert text.endswith("### Good\nWhat was looked for.\n\n- 5 MiB\n")
 
 
+def children() -> Iterator[ProcessUse]:
+    """The processes that this one has started."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    pids = " ".join(path.read_text() for path in tasks).split()
+    yield from (ProcessUse(int(pid), 900) for pid in pids)
+
+
 class StandIn:
-    """A card whose programs run over the stand-in for the driver."""
+    """A card whose programs run over the stand-in for the driver, in 900 MiB each."""
 
     telemetry = SimpleNamespace(
-        cards=lambda: SimpleNamespace(cards=[SimpleNamespace(uuid="GPU-1")])
+        cards=lambda: SimpleNamespace(cards=[SimpleNamespace(uuid="GPU-1")]),
+        processes=lambda: {"GPU-1": ProcessesAnswer(tuple(children()))},
     )
 
     def used_mib(self) -> float:
@@ -66,6 +75,8 @@ def test_the_preload_library_ends_programs_at_their_share(
     half = "free 512 MiB of 1024 MiB; got 512 MiB; then error 2"
     assert told[1] == f"- beside one that holds 512 MiB: {half}"
     assert told[2] == f"- after that one has ended: {full}"
+    assert told[4] == "- with it a process is held; NVML shows 900 MiB"
+    assert "without it a process is not held: its process " in told[5]
 
 
 def no_tool(*_fields: str) -> list[str]:
