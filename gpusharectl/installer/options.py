@@ -193,7 +193,7 @@ class WebhookOptions:
     )
     env_from: str | None = _setting(
         "reject envFrom in containers that request cards, since it could remove their "
-        "limits; auto, the default: if their RuntimeClass is nvidia's.",
+        "limits; auto, the default, does.",
         metavar="auto|deny|allow",
         callback=_valid("auto|deny|allow", "is none of auto, deny, allow"),
     )

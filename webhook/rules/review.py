@@ -56,7 +56,7 @@ class ReviewSettings:
     set_runtime_class: str = ""
     """RuntimeClass of pods that ask for cards and name none; empty for none."""
     env_from: EnvFrom = "auto"
-    """Whether ``envFrom`` is denied; auto: if it could hide a pod's card."""
+    """Whether ``envFrom`` is denied where it could lift a pod's limit."""
     runtime_classes: frozenset[str] = frozenset()
     """More RuntimeClasses that bring cards, without nvidia in their names."""
     quotas: bool = False
@@ -187,7 +187,7 @@ def _debugging(
     if mutating and rules.void:
         after = copy_to_change(pod)
         warnings = mutate.hide_cards(after, rules.bring_cards, before)
-    variables = deny_card_variables(after, rules.env_from, rules.bring_cards, before)
+    variables = deny_card_variables(after, rules.env_from, before)
     return _verdict(pod, after, list(variables), warnings)
 
 
@@ -212,7 +212,7 @@ def _denials(pod: Json, judged: JudgedRequest, rules: ReviewSettings) -> list[st
         *deny_forged_annotations(pod),
         *(deny_mib_left(pod) if names_mib(pod) else ()),
         *judged.complaints,
-        *deny_card_variables(pod, rules.env_from, rules.bring_cards),
+        *deny_card_variables(pod, rules.env_from),
         *deny_mounts_over_share(pod),
     ]
 

@@ -284,6 +284,7 @@ def _annotation(name: str) -> str:
 
 EnvFrom = Literal["auto", "allow", "deny"]
 ENV_FROM: tuple[EnvFrom, ...] = ("auto", "allow", "deny")
+"""``auto`` is ``deny``; before, it went by the pod's RuntimeClass."""
 
 _NONE_VISIBLE = frozenset({"", names.VOID, "none"})
 """Values that show no card."""
@@ -336,15 +337,12 @@ def deny_mounts_over_share(pod: Json) -> Iterator[str]:
 
 
 def deny_card_variables(
-    pod: Json,
-    env_from: EnvFrom,
-    classes: Container[str],
-    before_debugging: Json | None = None,
+    pod: Json, env_from: EnvFrom, before_debugging: Json | None = None
 ) -> Iterator[str]:
     """Yield a denial for each variable that could lift the limit of a pod with a card.
 
-    ``classes`` are the RuntimeClasses that bring cards and do not have nvidia in their
-    names. Debugging containers that ``before_debugging`` has are not judged again.
+    Whatever its RuntimeClass: NVIDIA's hook for memory limits reads variables under
+    any. Debugging containers that ``before_debugging`` has are not judged again.
     """
     if not asks_for_cards(pod):
         return
@@ -353,12 +351,11 @@ def deny_card_variables(
         if before_debugging
         else set()
     )
-    from_all = env_from == "deny" or (env_from == "auto" and brings_cards(pod, classes))
     for container in pod_containers(pod):
         if container.kind == EPHEMERAL and container.name in known:
             continue
         yield from _named(container)
-        if from_all and (container.is_ours or container.kind == EPHEMERAL):
+        if env_from != "allow" and (container.is_ours or container.kind == EPHEMERAL):
             yield from _from_elsewhere(container)
 
 
@@ -397,7 +394,7 @@ def _from_elsewhere(container: PodContainer) -> Iterator[str]:
             for family in _FAMILIES
         ):
             yield (
-                f"{container.path}.envFrom[{place}]: it could set {names.VISIBLE}, and "
-                "so hide the pod's card or show others; give it a prefix such as APP_, "
-                "or list its variables under env"
+                f"{container.path}.envFrom[{place}]: it could set {names.VISIBLE} or "
+                "NVIDIA_GPU_MEMORY_LIMIT, and so show other cards or lift the pod's "
+                "limit; give it a prefix such as APP_, or list its variables under env"
             )
