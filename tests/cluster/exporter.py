@@ -3,7 +3,6 @@
 import contextlib
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.cluster.gpus import ROOT, Gpus
 from tests.cluster.site import SYSTEM
@@ -16,6 +15,8 @@ from tests.testbed.rest import Json
 
 ACCOUNT = "gpushare-exporter"
 PORT = 9400
+WITHOUT_CAPABILITIES = ("setpriv", "--bounding-set=-all", "--no-new-privs")
+"""As its manifest says: it may not trace processes, although it is root."""
 
 
 @dataclass
@@ -40,12 +41,13 @@ class Exporter:
             "LD_LIBRARY_PATH": str(self.gpus.stub.library.parent),
             STATE_VARIABLE: str(self.gpus.driver.path),
             "GPUSHARE_NODE_NAME": node.name,
+            "GPUSHARE_STATE_DIR": str(self.gpus.folder / "state"),
             "GPUSHARE_KUBECONFIG": str(site.kubeconfig(ACCOUNT)),
             "GPUSHARE_LISTEN": f"0.0.0.0:{PORT}",
             "GPUSHARE_COLLECT_LISTEN": "off",
             "GPUSHARE_LOG_FORMAT": "text",
         }
-        command = [sys.executable, "-m", "exporter"]
+        command = [*WITHOUT_CAPABILITIES, sys.executable, "-m", "exporter"]
         self.process = node.launch("exporter", command, environment)
 
     def stop(self) -> None:
@@ -53,10 +55,11 @@ class Exporter:
             self.process.stop()
 
 
-def process_of(node: Node, pod: Json) -> int:
+def process_of(node: Node, pod: Json, program: str = "") -> int:
     """Give the first process of a pod's only container, as the node counts it.
 
-    By its real cgroup, which names the container: nothing of ours is asked.
+    Or that of a program. By its real cgroup, which names the container: nothing of ours
+    is asked.
     """
     (status,) = pod["status"]["containerStatuses"]
     container = status["containerID"].rpartition("/")[2]
@@ -64,6 +67,7 @@ def process_of(node: Node, pod: Json) -> int:
     for path in node.path("/proc").glob("[0-9]*/cgroup"):
         # It may have ended since its folder was listed.
         with contextlib.suppress(OSError):
-            if container in Path(path).read_text():
+            name = path.with_name("comm").read_text().strip()
+            if container in path.read_text() and program in ("", name):
                 found.append(int(path.parent.name))
     return min(found)

@@ -6,9 +6,12 @@ the cards' driver is a stand-in that gives each process 16 GiB.
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.cluster.exporter import Exporter, process_of
 from tests.cluster.manifests import TWO_OF_4_GIB, container, pod
 from tests.cluster.seen import ALLOCATION, allocation, inside
 from tests.cluster.site import Site
@@ -96,9 +99,9 @@ def said(site: Site, name: str) -> list[str]:
 
 
 def full(mib: int) -> list[str]:
-    """What it says with so much as its share."""
+    """What it says with so much as its share, of which its context has 256 MiB."""
     shown = f"shown {mib} of {mib} MiB, code 0"
-    return [shown, f"held {mib} MiB, refused with 2"]
+    return [shown, f"held {mib - 256} MiB, refused with 2"]
 
 
 def test_a_share_is_a_share(limited: Site, app_image: str, hog: Path) -> None:
@@ -135,6 +138,48 @@ def test_a_share_is_a_share(limited: Site, app_image: str, hog: Path) -> None:
     assert inside(site, "neighbour", *env).splitlines()[1] == (
         "held 0 MiB, refused with 2"
     )
+
+
+def test_the_exporter_says_who_is_held(
+    limited: Site, app_image: str, hog: Path
+) -> None:
+    """By real PIDs of the host and of containers; NVML's figures are the stub's.
+
+    A shell has the library too, and uses the card in a way that the library does not
+    see: what a program of musl, or one that uses Vulkan, does.
+    """
+    site, gpus = limited, limited.gpus["cp"]
+    site.create(*(greedy(name, 4, 1, app_image, hog) for name in ("held", "escapes")))
+    assert said(site, "held") == said(site, "escapes") == full(4 * 256)
+    uuid = {name: card_inside(site, name) for name in ("held", "escapes")}
+    for name, card in uuid.items():
+        process = process_of(gpus.node, site.get("pod", name), "hog")
+        gpus.driver.process(card, process, mib=4 * 256 + 300)
+    shell = process_of(gpus.node, site.get("pod", "escapes"), "sh")
+    gpus.driver.process(uuid["escapes"], shell, mib=300)
+    exporter = Exporter(gpus)
+    exporter.start()
+    try:
+        wait_until(
+            lambda: held_by(exporter) == {"held": 1, "escapes": 0}, "verdicts", 60
+        )
+    finally:
+        exporter.stop()
+
+
+def held_by(exporter: Exporter) -> dict[str, float]:
+    """What the exporter says of each pod; nothing while it does not answer."""
+    try:
+        with urlopen(f"http://{exporter.address}/metrics", timeout=5) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+    except OSError:
+        return {}
+    return {
+        one.labels["PodName"]: one.value
+        for family in families
+        for one in family.samples
+        if one.name == "vcuda_container_held"
+    }
 
 
 def keeps_its_limit(site: Site, name: str) -> None:
