@@ -16,11 +16,12 @@ out=$1
 shift
 mkdir -p "$(dirname "$out")"
 # libpthread and libdl by name, because under a glibc before 2.34 they have what libc has
-# today. Without fortified functions, whose symbols are newer than glibc 2.17.
+# today. Without fortified functions, whose symbols are newer than glibc 2.17. Symbolic in
+# functions, because a program may have functions or variables of the driver's names.
 "$compiler" -shared -fPIC -O2 -std=gnu11 -Wall -Wextra -fvisibility=hidden -pthread \
     -U_FORTIFY_SOURCE "-ffile-prefix-map=$here=." "-I$here" -o "$out.unfinished" \
     "$here"/*.c "$@" \
-    -Wl,-soname,libvcuda.so.1,-z,defs,--build-id=none,--strip-all \
+    -Wl,-soname,libvcuda.so.1,-z,defs,--build-id=none,--strip-all,-Bsymbolic-functions \
     -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2
 # Whole or not at all, because programs may have the one before loaded.
 chmod 644 "$out.unfinished"

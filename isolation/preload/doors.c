@@ -59,6 +59,7 @@ static void look_up(int nvml) {
             __atomic_store_n(&functions[i], function ? function : MISSING,
                              __ATOMIC_RELEASE);
         }
+    dlerror(); /* A driver may lack some; that is no failure of the program's. */
 }
 
 void *driver_function(enum number number) {
@@ -77,11 +78,9 @@ static const struct hook *by_name(const char *name) {
     return NULL;
 }
 
-/* The driver may find its own functions by dlsym, as that of WSL 2 does. Were it given
-   ours, they would call each other for ever. */
-static int is_driver(const void *caller) {
+static int is_driver(const void *code) {
     Dl_info info;
-    if (!dladdr(caller, &info) || !info.dli_fname)
+    if (!dladdr(code, &info) || !info.dli_fname)
         return 0;
     const char *slash = strrchr(info.dli_fname, '/');
     const char *file = slash ? slash + 1 : info.dli_fname;
@@ -110,20 +109,27 @@ FROM_THE_START __attribute__((visibility("hidden"))) void *vcuda_replacement(
         return NULL;
     const struct hook *hook = by_name(*name);
     int newer = !hook && is_newer(*name);
+    /* The driver may find its own functions by dlsym, as that of WSL 2 does. Were it
+       given ours, they would call each other for ever. */
     if ((!hook && !newer) || is_driver(caller))
         return NULL;
     if (newer) {
         *name = "a function that is newer than the library that holds this container";
         return NULL;
     }
+    /* What the caller has next, nobody but it can ask. What the program has of that name
+       itself stays the program's. */
+    void *function = library == RTLD_NEXT ? hook->ours : next(library, *name);
+    if (!function || (function != hook->ours && !is_driver(function)))
+        return NULL;
     /* A driver that lacks the function must look as if it lacked it. A search that begins
        at the program finds ours even where there is no driver. */
-    void *function = next(library, *name);
-    if (function && function == hook->ours && !driver_function(hook - hooks)) {
+    if (function == hook->ours && !driver_function(hook - hooks)) {
         *name = "a function of the driver, which has none of this name";
         return NULL;
     }
-    return function ? hook->ours : NULL;
+    dlerror(); /* No error from before is left, as after the next dlsym. */
+    return hook->ours;
 }
 
 /* In assembly, because dlsym(RTLD_NEXT) depends on the address that it returns to: the

@@ -20,7 +20,8 @@
 struct pool {
     CUmemoryPool handle;
     int ignored, destroyed;
-    uint64_t live, counted;
+    uint64_t live, counted; /* in bytes */
+    size_t entries; /* that name it; some have no bytes */
     struct pool *next;
 };
 
@@ -89,7 +90,7 @@ static struct pool *pool_of(CUmemoryPool handle, int add) {
 static void forget_unused(void) {
     for (struct pool **at = &pools; *at;) {
         struct pool *pool = *at;
-        if (!pool->destroyed || pool->live) {
+        if (!pool->destroyed || pool->entries) {
             at = &pool->next;
             continue;
         }
@@ -204,6 +205,7 @@ static CUresult charge(struct pool *pool, uint64_t size) {
         code = region_charge(more);
     }
     if (!code && pool) {
+        pool->entries++;
         pool->live += size;
         pool->counted += more;
     }
@@ -277,6 +279,7 @@ static CUresult settle_in(struct pool *pool, uint64_t size, CUresult code, CUhan
             DRIVER(cuMemFree_v2)(key);
     }
     if (code) {
+        pool->entries--;
         pool->live -= size;
         reconcile(pool);
     }
@@ -340,6 +343,7 @@ struct entry *ledger_take_context(CUcontext context) {
 static void give_back(struct entry *entry) {
     if (entry->pool) {
         pthread_mutex_lock(&pools_lock);
+        entry->pool->entries--;
         entry->pool->live -= entry->size;
         reconcile(entry->pool);
         forget_unused();

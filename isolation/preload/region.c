@@ -53,6 +53,7 @@ static struct {
     int reported, follows_forks, has_limits, has_context;
     int blocked;   /* the lock was not had in time; it is not waited for again until it is */
     int cancelled; /* whether the thread inside may be cancelled elsewhere */
+    int error;     /* its errno, which no call of the driver's is to change */
     int file;      /* -1 until it is opened */
     dev_t device;
     ino_t inode;
@@ -67,6 +68,7 @@ static struct {
    the signal that ends a process whose reader has gone. */
 static CUresult broken(const char *file, const char *why) {
     sigset_t broken_pipe, before, pending;
+    int error = errno;
     if (__atomic_exchange_n(&self.reported, 1, __ATOMIC_RELAXED))
         return CUDA_ERROR_OPERATING_SYSTEM;
     sigemptyset(&broken_pipe);
@@ -77,6 +79,7 @@ static CUresult broken(const char *file, const char *why) {
     if (!sigismember(&pending, SIGPIPE))
         sigtimedwait(&broken_pipe, NULL, &(struct timespec){0});
     sigprocmask(SIG_SETMASK, &before, NULL);
+    errno = error;
     return CUDA_ERROR_OPERATING_SYSTEM;
 }
 
@@ -103,7 +106,8 @@ static int others_hold(off_t first, off_t many) {
 /* Take the lock of the content. Whoever may read the file can keep it, and a process may be
    stopped while it has it. Pauses grow, because each try of hundreds costs the others. */
 static const char *lock_content(void) {
-    for (long waited = 0, pause = 20; ; waited += pause, pause *= pause < 16000 ? 2 : 1) {
+    for (long waited = 0, pause = 20;; pause *= pause < 16000 ? 2 : 1) {
+        struct timespec rest = {0};
         if (!lock_number(F_OFD_SETLK, F_WRLCK, WHOLE, 1, NULL)) {
             self.blocked = 0;
             return NULL;
@@ -114,7 +118,9 @@ static const char *lock_content(void) {
             return strerror(errno);
         if (self.blocked || waited >= VCUDA_WAIT_MS * 1000L)
             break;
-        nanosleep(&(struct timespec){0, pause * 1000}, NULL);
+        /* A signal may end the pause. */
+        nanosleep(&(struct timespec){0, pause * 1000}, &rest);
+        waited += pause - rest.tv_nsec / 1000;
     }
     self.blocked = 1;
     return "another process keeps it locked";
@@ -330,27 +336,31 @@ static void note(uint64_t used) {
     self.mine.used = used;
 }
 
-/* What was freed while another process kept the lock, or no descriptor was to be had. */
-static void pay_owed(void) {
-    if (!__atomic_load_n(&self.owed, __ATOMIC_RELAXED) || !claim())
+/* Note what was freed while another process kept the lock, or no descriptor was to be
+   had; and all that this process holds, if the program has closed the file. */
+static void catch_up(void) {
+    uint64_t owed = __atomic_load_n(&self.owed, __ATOMIC_RELAXED);
+    if ((!owed && (self.slot || !self.mine.used)) || !claim())
         return;
-    uint64_t owed = __atomic_exchange_n(&self.owed, 0, __ATOMIC_RELAXED);
+    owed = __atomic_exchange_n(&self.owed, 0, __ATOMIC_RELAXED);
     note(self.mine.used > owed ? self.mine.used - owed : 0);
 }
 
 static void leave(void) {
-    int ignored, cancelled = self.cancelled;
+    int ignored, cancelled = self.cancelled, error = self.error;
     lock_number(F_OFD_SETLK, F_UNLCK, WHOLE, 1, NULL);
     pthread_mutex_unlock(&self.lock);
+    errno = error;
     pthread_setcancelstate(cancelled, &ignored);
 }
 
 static CUresult enter(void) {
-    int cancelled;
+    int cancelled, error = errno;
     /* A thread that were cancelled inside would lock out all others. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
     pthread_mutex_lock(&self.lock);
     self.cancelled = cancelled;
+    self.error = error;
     const char *file = VCUDA_LIMITS, *wrong = NULL;
     if (!self.has_limits)
         wrong = limits_read(&self.limits);
@@ -364,7 +374,7 @@ static CUresult enter(void) {
     }
     if (!wrong) {
         vcuda_point("locked");
-        pay_owed();
+        catch_up();
         return CUDA_SUCCESS;
     }
     leave();

@@ -13,6 +13,7 @@
 /* A sanitizer puts functions of its own in place of some, which have no versions. */
 #ifndef VCUDA_SANITIZED
 OLD(dladdr, "2.2.5");
+OLD(dlerror, "2.2.5");
 OLD(dlopen, "2.2.5");
 OLD(dlvsym, "2.2.5");
 OLD(pthread_setcancelstate, "2.2.5");

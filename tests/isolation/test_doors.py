@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.isolation.build import PRELOAD, compile_program
-from tests.isolation.container import Container
+from tests.isolation.build import DRIVER, PRELOAD, compile_program
+from tests.isolation.container import OUT_OF_MEMORY, Container
 from tests.isolation.headers import driver_functions
 
 MAY_ALLOCATE = re.compile(r"Alloc|Create|Import|Pool|Limit|MemMap|Retain|AddNode")
@@ -105,3 +105,24 @@ def test_by_name_a_newer_one_is_not_there(container: Container) -> None:
         "[True, False, True, True]\n",
         "",
     )
+
+
+def test_a_library_that_is_opened_finds_ours_next(
+    container: Container, tmp_path: Path
+) -> None:
+    """By ``RTLD_NEXT``, in libraries that none but itself has."""
+    source, library = tmp_path / "next.c", tmp_path / "next.so"
+    source.write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stddef.h>\n"
+        "int take(unsigned long long *at, size_t size) {\n"
+        '    int (*next)() = dlsym(RTLD_NEXT, "cuMemAlloc_v2");\n'
+        "    return next(at, size);\n"
+        "}\n"
+    )
+    driver = ("-Wl,--no-as-needed", str(container.folder / DRIVER))
+    compile_program(library, str(source), "-shared", "-fPIC", *driver)
+    program = (
+        f"import ctypes; it = ctypes.CDLL({str(library)!r}); at = ctypes.c_uint64();"
+        "print(it.take(ctypes.byref(at), ctypes.c_size_t(2 << 30)))"
+    )
+    assert container.ran(["python3", "-c", program]) == (f"{OUT_OF_MEMORY}\n", "")

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -227,3 +228,96 @@ def test_a_driver_that_finds_its_functions_by_dlsym(
     path = f"{tmp_path}:{container.folder}"
     said = container.ran([sys.executable, "-c", program], LD_LIBRARY_PATH=path)
     assert said == (f"{[0] * 8 + [OUT_OF_MEMORY]}\n", "")
+
+
+OWN_NAMES = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+typedef int allocate(unsigned long long *, size_t);
+static unsigned long long at;
+static void *of_driver(const char *name) {
+    return dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL), name);
+}
+#if defined FUNCTION
+int cuMemAlloc_v2(unsigned long long *to, size_t size) {
+    return ((allocate *)of_driver("cuMemAlloc_v2"))(to, size);
+}
+int main(void) {
+    allocate *own = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    printf("%d %d\\n", own == cuMemAlloc_v2, own(&at, 1UL << 40));
+}
+#elif defined VARIABLE
+allocate *cuMemAlloc_v2;
+int main(void) {
+    cuMemAlloc_v2 = of_driver("cuMemAlloc_v2");
+    void *own = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    printf("%d %d\\n", own == (void *)&cuMemAlloc_v2, cuMemAlloc_v2(&at, 1UL << 40));
+}
+#else
+int main(void) {
+    int (*end)(unsigned long long) = of_driver("cuMemFree_v2");
+    dlerror();
+    allocate *make = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    const char *error = dlerror();
+    for (int i = 0; i < 20000 && !error; i++) {
+        errno = 77;
+        if (make(&at, 4096) || end(at) || errno != 77)
+            error = "errno is another";
+    }
+    puts(error ? error : "no error");
+}
+#endif
+"""
+
+
+def run_own(container: Container, folder: Path, *words: str) -> str:
+    """Compile that program and run it; what it says."""
+    source, program = folder / "own.c", folder / "own"
+    source.write_text(OWN_NAMES)
+    compile_program(program, str(source), "-rdynamic", *words)
+    return container.ran([str(program)])[0]
+
+
+@pytest.mark.parametrize("kind", ["FUNCTION", "VARIABLE"])
+def test_a_program_may_have_names_of_the_drivers(
+    container: Container, tmp_path: Path, kind: str
+) -> None:
+    """It is given its own by them, and the driver's from the driver."""
+    said = run_own(container, tmp_path, f"-D{kind}")
+    assert said == f"1 {OUT_OF_MEMORY}\n"
+
+
+def test_no_error_is_left_to_a_program_that_has_made_none(
+    container: Container, tmp_path: Path
+) -> None:
+    """Nor while another process has the lock for moments, with an older driver."""
+    old = tmp_path / DRIVER
+    source = tmp_path / "old.c"
+    source.write_text(
+        "int cuMemAlloc_v2(unsigned long long *at) { *at = 4096; return 0; }\n"
+        "int cuMemFree_v2(void) { return 0; }\n"
+    )
+    compile_program(old, str(source), *SHARED, f"-Wl,-soname,{DRIVER}")
+    older = {**container.environment, "LD_LIBRARY_PATH": str(tmp_path)}
+    with container.start("dlsym", "pairs", "1000000"):
+        program = tmp_path / "own"
+        run_own(container, tmp_path)
+        done = subprocess.run([program], env=older, capture_output=True, check=True)
+    assert done.stdout == b"no error\n"
+
+
+def test_signals_do_not_shorten_the_wait_for_a_lock(impatient: Container) -> None:
+    impatient.begin()
+    program = (
+        "import ctypes, signal, time; cuda = ctypes.CDLL('libcuda.so.1');"
+        "at = ctypes.c_uint64(); signal.signal(signal.SIGALRM, lambda *_: None);"
+        "signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001); start = time.monotonic();"
+        "code = cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(1));"
+        "signal.setitimer(signal.ITIMER_REAL, 0);"
+        "print(code, time.monotonic() - start > 0.15)"
+    )
+    with locked(impatient):
+        said, _ = impatient.ran([sys.executable, "-c", program])
+    assert said == f"{OPERATING_SYSTEM} True\n"

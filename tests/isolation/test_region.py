@@ -171,8 +171,9 @@ def test_a_program_that_closes_all_files_stays_within_its_share(
     container: Container,
 ) -> None:
     """And nothing is written into the file that has the number now."""
-    told = container.said("dlsym", *HALF, "shut", *FILL)
-    assert told[1:] == ["shut 3", HALF_FULL]
+    told = container.said("dlsym", *HALF, "shut", "info", *FILL)
+    half_left = f"info 0 512 {SHARE_MIB} 0 {SHARE_MIB}"
+    assert told[1:] == ["shut 3", half_left, HALF_FULL]
     assert (container.folder / "other").read_bytes() == b""
 
 

@@ -41,6 +41,10 @@ CASES = {
     "handles": [*HANDLES, "unmap"],
     "contexts": CONTEXT,
     "nonsense": ["odd"],
+    "nothing of a pool that ends": [
+        *("pool", "1", "alloc", "cuMemAllocFromPoolAsync", "0", "drop"),
+        *("free", "cuMemFreeAsync"),
+    ],
     "random calls": ["random", "7", "1500"],
     "pools": ["pools", "200"],
     "threads": ["threads", "6", "2000"],
