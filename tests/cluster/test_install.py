@@ -375,7 +375,7 @@ def has_the_library(host: Fresh) -> None:
     (name,) = (one["metadata"]["name"] for one in plugin["items"])
     theirs = host.kubectl("exec", "-n", SYSTEM, name, "--", *read)
     assert inside(host, "counted", *read) == theirs
-    assert inside(host, "counted", "cat", "/etc/vcuda/limits").endswith(" 1024\n")
+    assert inside(host, "counted", "cat", "/etc/vcuda/limits").endswith(" 1024 256\n")
     host.kubectl("delete", "pod", "counted")
 
 
