@@ -4,7 +4,8 @@
    lives: the kernel drops it when the process ends or executes another program, in any
    PID namespace. A lock on one more number guards the content; it is waited for, but not
    for ever. Nothing in the file points anywhere, so that neither damaged content nor a
-   process that keeps the lock can hang or crash anybody. */
+   process that keeps the lock can hang or crash anybody. A process that counts just
+   when another one cuts the file off may end by SIGBUS. */
 #define _GNU_SOURCE
 #include "region.h"
 
@@ -126,10 +127,13 @@ static const char *lock_content(void) {
     return "another process keeps it locked";
 }
 
-/* Read the start of a process from its /proc/PID/stat (see proc(5)), and whether it is
-   ending: it has no memory of its own any more, and a thread of it is there still. That
-   is not so after an exec, nor of a zombie. */
-static int look(const char *pid, struct slot *out) {
+/* ENDS: it has no memory of its own any more, and a thread of it is there still. That is
+   not so after an exec, nor of a zombie, which has ended. */
+enum life { LIVES, ENDS, ENDED };
+
+/* Read the start of a process from its /proc/PID/stat (see proc(5)), and whether it lives;
+   it does where that cannot be read. */
+static enum life look(const char *pid, struct slot *out) {
     char path[40], text[1024];
     snprintf(path, sizeof path, "/proc/%s/stat", pid);
     int file = open(path, O_RDONLY | O_CLOEXEC), ending = 0;
@@ -140,7 +144,7 @@ static int look(const char *pid, struct slot *out) {
     /* The name of a program may hold blanks and brackets itself. */
     char *at = strrchr(text, ')');
     if (!at || !at[1])
-        return 0;
+        return LIVES;
     int zombie = at[2] == 'Z' || at[2] == 'X';
     for (int field = 3; (at = strchr(at + 1, ' ')) && field <= 23; field++) {
         uint64_t value = 0;
@@ -153,7 +157,7 @@ static int look(const char *pid, struct slot *out) {
         if (field == 23)
             ending = !value && !zombie;
     }
-    return ending;
+    return zombie ? ENDED : ending ? ENDS : LIVES;
 }
 
 /* The kernel drops its lock before the driver may have freed all of its memory. */
@@ -161,7 +165,7 @@ static int is_ending(const struct slot *slot) {
     char pid[24];
     struct slot found = {0};
     snprintf(pid, sizeof pid, "%llu", (unsigned long long)slot->pid);
-    return look(pid, &found) && found.start == slot->start;
+    return look(pid, &found) == ENDS && found.start == slot->start;
 }
 
 /* A child that was made by a bare clone, without our fork handler, keeps the open file of
@@ -174,8 +178,8 @@ static int is_gone(const struct slot *slot) {
     if (kill((pid_t)slot->pid, 0))
         return errno == ESRCH;
     snprintf(pid, sizeof pid, "%llu", (unsigned long long)slot->pid);
-    look(pid, &found);
-    return found.start && slot->start && found.start != slot->start;
+    return look(pid, &found) == ENDED ||
+           (found.start && slot->start && found.start != slot->start);
 }
 
 static int holds_memory(size_t number, const struct slot *slot, int ask_kernel) {
@@ -356,6 +360,11 @@ static void leave(void) {
 
 static CUresult enter(void) {
     int cancelled, error = errno;
+    /* Here and not in a constructor: those of other libraries may come first. Before the
+       lock, because another thread may fork while this one has it; twice does no harm. */
+    if (!__atomic_load_n(&self.follows_forks, __ATOMIC_ACQUIRE))
+        __atomic_store_n(&self.follows_forks, !pthread_atfork(NULL, NULL, child),
+                         __ATOMIC_RELEASE);
     /* A thread that were cancelled inside would lock out all others. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
     pthread_mutex_lock(&self.lock);
@@ -367,10 +376,8 @@ static CUresult enter(void) {
     if (!wrong) {
         self.has_limits = 1;
         file = VCUDA_REGION;
-        /* Here and not in a constructor: those of other libraries may come first. */
-        if (!self.follows_forks)
-            self.follows_forks = !pthread_atfork(NULL, NULL, child);
-        wrong = self.follows_forks ? attach() : "no memory";
+        wrong = __atomic_load_n(&self.follows_forks, __ATOMIC_ACQUIRE) ? attach()
+                                                                       : "no memory";
     }
     if (!wrong) {
         vcuda_point("locked");

@@ -99,17 +99,55 @@ def test_a_free_without_descriptors_is_not_lost(container: Container) -> None:
     assert out.splitlines()[-2:] == ["cuMemFree_v2 1 0", FULL]
 
 
-def test_a_bare_clone_does_not_keep_what_its_parent_held(container: Container) -> None:
-    """It has the parent's file open, and with it the lock."""
+@pytest.mark.parametrize("zombie", [0, os.WNOWAIT])
+def test_a_bare_clone_does_not_keep_what_its_parent_held(
+    container: Container, zombie: int
+) -> None:
+    """It has the file open, and so the lock. The parent may stay a zombie."""
     with container.start("dlsym", *FILL, "clone") as process:
         assert process.stdout
         assert process.stdout.readline() == f"{FULL}\n"
         child = int(process.stdout.readline())
-        process.wait(timeout=60)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | zombie)
+        try:
+            assert container.said("dlsym", *FILL) == [FULL]
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+FORKS_EARLY = """
+import ctypes, os, threading, time
+cuda, at, codes = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64(), []
+limits = open("limits").read()
+def allocate():
+    codes.append(cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(1)))
+def feed():
+    with open("limits", "w") as file:
+        file.write(limits)
+os.unlink("limits")
+os.mkfifo("limits")
+thread = threading.Thread(target=allocate)
+thread.start()
+time.sleep(0.2)
+child = os.fork()
+if not child:
+    allocate()
+    os._exit(codes[0])
+feed()
+thread.join()
+threading.Thread(target=feed, daemon=True).start()
+print(codes, os.waitpid(child, 0)[1], flush=True)
+os._exit(0)
+"""
+
+
+def test_a_child_that_is_forked_beside_the_first_call(container: Container) -> None:
+    """Another thread of its parent is reading the limits, in a pipe here."""
     try:
-        assert container.said("dlsym", *FILL) == [FULL]
+        program = [sys.executable, "-c", FORKS_EARLY]
+        assert container.ran(program) == ("[0] 0\n", "")
     finally:
-        os.kill(child, signal.SIGKILL)
+        container.limits.unlink()
 
 
 def test_a_constructor_may_allocate(container: Container, tmp_path: Path) -> None:
