@@ -13,6 +13,7 @@ from typing import Self
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from deviceplugin.allocation.cdi import LimitSpecifications
 from deviceplugin.allocation.device_chooser import DeviceChooser
 from deviceplugin.allocation.injection import CardSetup, InjectionChooser
 from deviceplugin.allocation.isolation import (
@@ -193,6 +194,7 @@ class _SharedParts:
     follow_pods: Reflector
     records: AllocationRecords
     claims: PreparedResourceClaims
+    drivers_limits: LimitSpecifications
     occupancy: Occupancy
     recorder: EventRecorder
 
@@ -208,7 +210,8 @@ class _SharedParts:
         node, pods = OwnNode(cluster, name), NodePods(cluster, name)
         this_node, here = f"metadata.name={name}", f"spec.nodeName={name}"
         resources = PodResources(settings.kubelet_dir / "pod-resources/kubelet.sock")
-        records = AllocationRecords(state / "containers")
+        limits = LimitSpecifications(settings.cdi_dirs[-1], settings.cdi_dirs)
+        records = AllocationRecords(state / "containers", limits)
         # Read also while DRA is off: a claim that was prepared holds its card until
         # kubelet unprepares it.
         claims = PreparedResourceClaims(state / "claims", settings.cdi_dirs[-1], name)
@@ -221,6 +224,7 @@ class _SharedParts:
             Reflector(cluster, Kind.PODS, pods, field_selector=here),
             records,
             claims,
+            limits,
             Occupancy(name, pods, resources, records.all(), claims.placements),
             EventRecorder(cluster, name),
         )
@@ -277,6 +281,7 @@ def _driver(shared: _SharedParts, parts: AllocationParts) -> DraDriver:
         offer,
         setup,
         shared.claims,
+        shared.drivers_limits,
         ResourceClaimChecks(occupancy, offer, setup),
     )
     return DraDriver(

@@ -2,17 +2,19 @@
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import yaml
 
-from deviceplugin.allocation.response import CDI_KIND
+from deviceplugin.allocation.response import CDI_KIND, LIMIT_KIND, hard_limit_env
 from gpushare.domain.model import CardUUID
+from gpushare.files import replace_file
 from gpushare.host_root import exists_on_host
 from gpushare.kube.cluster import Json
 from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kubelet.pods import card_key
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,112 @@ def specification(
     }
 
 
+def put_specification(path: Path, body: Json) -> None:
+    """Write a CDI specification unless it is there; raises ``OSError``.
+
+    Its folder is in memory on most systems, so it is empty after a reboot.
+    """
+    text = json.dumps(body)
+    # As bytes: what a loss of power has left may be no text.
+    if path.is_file() and path.read_bytes() == text.encode():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    replace_file(path, text)
+
+
+HOOK = "apply-cuda-memory-limits"
+"""The hook of NVIDIA's container toolkit, from 1.20.1 on, that sets the limits."""
+BUNDLE = ".bundle"
+"""A folder of the container's: what NVIDIA's hook reads for the runtime's bundle."""
+BUNDLE_CONFIG = "config.json"
+_WITH_OUR_CONFIG = (
+    """sed 's|"bundle": *"[^"]*"|"bundle":"'"$0"'"|g' | exec "$@" """.strip()
+)
+"""Runs NVIDIA's hook with the container's state, in which the bundle is ``$0``."""
+_HOOK_PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class LimitSpecifications:
+    """The CDI specifications by which NVIDIA's driver gets the limits of containers.
+
+    Each sets the two variables of NVIDIA's hook: runtimes apply it after those of the
+    pod. containerd leaves one of the image before them, and the hook takes the first.
+    So each also runs the hook once more, after the card's own one, with a bundle that
+    has these two variables alone. ``folder`` is where they are written, and ``folders``
+    are where NVIDIA's specifications are.
+    """
+
+    def __init__(self, folder: Path, folders: Sequence[Path]) -> None:
+        self._folder = folder
+        self._folders = folders
+
+    def put(self, name: str, limit_mib: int, key: str, bundle: Path) -> None:
+        """Write what a container with this limit needs; raises ``OSError``.
+
+        ``name`` is that of the device; the others are those of ``edits``.
+        """
+        bundle.mkdir(exist_ok=True, mode=0o755)
+        replace_file(bundle / BUNDLE_CONFIG, bundle_text(limit_mib))
+        edits = self.edits(limit_mib, key, bundle)
+        device = {"name": name, "containerEdits": edits}
+        body = {"cdiVersion": _SPECIFICATION, "kind": LIMIT_KIND, "devices": [device]}
+        put_specification(self._path(name), body)
+
+    def edits(self, limit_mib: int, key: str, bundle: Path) -> Json:
+        """Return what brings a limit into a container.
+
+        ``key`` is its card's in device ids. ``bundle`` is a folder on the host, in
+        which ``BUNDLE_CONFIG`` has ``bundle_text``.
+        """
+        edits: Json = {"env": _env(limit_mib)}
+        if (hook := self._nvidias_hook(key)) is not None:
+            args = ["sh", "-c", _WITH_OUR_CONFIG, str(bundle)]
+            args += [str(hook["path"]), *map(str, hook["args"][1:])]
+            env = [_HOOK_PATH, *(hook.get("env") or ())]
+            edits["hooks"] = [
+                {**hook, "path": "/bin/sh", "args": args, "env": env},
+            ]
+        return edits
+
+    def remove(self, name: str) -> None:
+        """Remove a device's specification, if there is one and it can be removed."""
+        # The folder is read-only where the manifest is one of before.
+        with suppress(OSError):
+            self._path(name).unlink()
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{LIMIT_KIND.replace('/', '-')}_{name}.json"
+
+    def _nvidias_hook(self, key: str) -> Json | None:
+        """Return the hook that sets limits on the card of this key; None without."""
+        hooks: list[Json] = []
+        for path in (path for folder in self._folders for path in _files(folder)):
+            # ``specified`` warns of a file that is not understood.
+            with suppress(*_NOT_UNDERSTOOD):
+                hooks += [
+                    hook
+                    for device in _body(path).get("devices", ())
+                    if card_key(CardUUID(str(device["name"]))) == key
+                    for hook in (device.get("containerEdits") or {}).get("hooks") or ()
+                    if HOOK in (hook.get("args") or ())
+                ]
+        return hooks[-1] if hooks else None
+
+
+def bundle_text(limit_mib: int) -> str:
+    """Return the part of an OCI configuration that NVIDIA's hook reads."""
+    body = {"ociVersion": "1.0.2", "process": {"env": _env(limit_mib)}}
+    return json.dumps(body)
+
+
+def _env(limit_mib: int) -> list[str]:
+    return [f"{name}={value}" for name, value in hard_limit_env(limit_mib).items()]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*")) if folder.is_dir() else []
+
+
 def _edits(answer: pb.ContainerAllocateResponse) -> Json:
     edits = {
         "env": [f"{name}={value}" for name, value in sorted(answer.envs.items())],
@@ -87,7 +195,7 @@ def specified(folders: Iterable[Path]) -> Mapping[CardUUID, frozenset[str]]:
     twice: set[CardUUID] = set()
     for folder in folders:
         here: dict[CardUUID, Path] = {}
-        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+        for path in _files(folder):
             for name, hooks in _devices(path).items():
                 if name in here:
                     twice.add(name)
@@ -109,7 +217,7 @@ def lost_files(folders: Iterable[Path], root: Path) -> Mapping[CardUUID, str]:
     the host's files are.
     """
     lost: dict[CardUUID, str] = {}
-    for path in (path for folder in folders for path in sorted(folder.glob("*"))):
+    for path in (path for folder in folders for path in _files(folder)):
         # ``specified`` warns of a file that is not understood.
         with suppress(*_NOT_UNDERSTOOD):
             body = _body(path)

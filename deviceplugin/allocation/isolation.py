@@ -2,8 +2,8 @@
 
 Tier ``driver``: NVIDIA's driver holds the container's control group to a hard limit,
 which a hook of the CDI specification sets before the container starts. It reads two
-variables, which this plugin sets. Where one of the parts is missing, containers would
-fail or run without a limit, so all parts are checked first.
+variables, which a CDI specification for each container sets. Where one of the parts is
+missing, containers would fail or run without a limit, so all parts are checked first.
 
 Tier ``preload``: a library (``isolation/preload``), which is in the device plugin's
 image, counts what a container's programs allocate. The node gets a copy of it, which
@@ -25,12 +25,13 @@ from posixpath import basename
 from threading import Lock
 from typing import Literal, Protocol
 
-from deviceplugin.allocation.cdi import specified
+from deviceplugin.allocation.cdi import HOOK, sees_host, specified
 from deviceplugin.allocation.records import give_way
 from deviceplugin.allocation.response import LIBRARY
 from gpushare.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB, CardUUID
 from gpushare.files import replace_file
+from gpushare.host_root import exists_on_host
 from gpushare.kube import names
 from gpushare.kubelet.pods import HardLimit
 
@@ -41,8 +42,6 @@ TIERS: tuple[Tier, ...] = ("none", "driver", "preload")
 IsolationChoice = Literal["auto"] | Tier
 ISOLATION_CHOICES: tuple[IsolationChoice, ...] = (*TIERS, "auto")
 
-HOOK = "apply-cuda-memory-limits"
-"""The hook of NVIDIA's container toolkit, from 1.20.1 on, that sets the limits."""
 _FIRST_BRANCH = 615
 """The first branch of NVIDIA's driver with limits by control group."""
 _LOOKS = 3
@@ -62,6 +61,8 @@ class NodeLimitSupport:
     driver: str
     cgroup2: bool
     injection: str
+    lacks: str = ""
+    """What of the host is missing to give containers their limits; empty if nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ def why_not_driver(node: NodeLimitSupport, card: CardLimitSupport) -> str:
             f"cards are injected by {node.injection}, the hook that sets memory limits "
             "needs GPUSHARE_INJECT=cdi"
         )
+    if node.lacks:
+        return node.lacks
     if not card.hooked:
         return (
             f"no CDI specification has the hook {HOOK} for it; write it again with "
@@ -244,7 +247,9 @@ class TierChecks:
         """Look at the node and at these cards now."""
         # The file is in every group of v2, and in none of v1.
         cgroup2 = (self.root / "sys/fs/cgroup/cgroup.controllers").exists()
-        node = NodeLimitSupport(self.driver.driver_version(), cgroup2, self.injection())
+        node = NodeLimitSupport(
+            self.driver.driver_version(), cgroup2, self.injection(), self._lacks()
+        )
         uuids = [card.uuid for card in cards if card.known_to_driver]
         refused = self.driver.why_no_limits(uuids)
         hooks = specified(self.folders)
@@ -256,6 +261,16 @@ class TierChecks:
             )
             for card in cards
         ]
+
+    def _lacks(self) -> str:
+        cdi = self.folders[-1]
+        if cdi.exists() and not os.access(cdi, os.W_OK):
+            return (
+                f"{cdi} cannot be written, where the limit of each container is put; "
+                "mount it without readOnly, as the manifest of this version does"
+            )
+        shell = exists_on_host("/bin/sh", self.root) or not sees_host(self.root)
+        return "" if shell else "the host has no /bin/sh, which runs NVIDIA's hook"
 
 
 class ChoiceFile:

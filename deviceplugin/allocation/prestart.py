@@ -375,7 +375,8 @@ class PreStart:
             ):
                 return other.container == container
             if container in listed:
-                return not other.container and frozenset(other.ids) in of_container
+                nameless = other.pod in {UNKNOWN_POD, known.pod} and not other.container
+                return nameless and frozenset(other.ids) in of_container
             return other.pod == known.pod and frozenset(other.ids) not in of_all
 
         return [

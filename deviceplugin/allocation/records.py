@@ -9,6 +9,7 @@ kubelet may pass an init container's devices on to another container of its pod
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -17,10 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
+from deviceplugin.allocation.cdi import BUNDLE, LimitSpecifications
 from gpushare.domain.model import PodUID
 from gpushare.files import PART, replace_file
 from gpushare.kubelet.limit_files import HARD_LIMIT, LIMITS, REGION, parse_hard_limit
 from gpushare.kubelet.pods import HardLimit, PodName
+
+logger = logging.getLogger(__name__)
 
 ALLOCATION = "allocation.json"
 MOST_REGION_BYTES = 1 << 20
@@ -53,12 +57,14 @@ class AllocationRecord:
 class AllocationRecords:
     """The folder of allocations; created if it is missing.
 
-    All records are in memory too, so that none is lost to a full disk while the process
+    ``specifications`` has those of limits by NVIDIA's driver, by the same names. All
+    records are in memory too, so that none is lost to a full disk while the process
     lives.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, specifications: LimitSpecifications) -> None:
         self._folder = folder
+        self._specifications = specifications
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         self._lock = Lock()
         self._names: dict[tuple[str, ...], dict[AllocationRecord, str]] = {}
@@ -74,6 +80,12 @@ class AllocationRecords:
                 self._keep(record, name)
                 if (limit := _limit(folder / name / HARD_LIMIT)) is not None:
                     self._limits[name] = limit
+        for name in self._limits:
+            try:
+                self._specify(name)
+            except OSError as error:
+                facts = {"file": name, "because": str(error)}
+                logger.warning("CDI specification not written", extra=facts)
 
     def folder(self, record: AllocationRecord) -> Path:
         """Return the folder of the node that the container has mounted."""
@@ -222,6 +234,15 @@ class AllocationRecords:
             path.unlink(missing_ok=True)
         else:
             replace_file(path, json.dumps(asdict(limit)))
+        self._specify(name)
+
+    def _specify(self, name: str) -> None:
+        """Write the CDI specification of a limit by NVIDIA's driver."""
+        limit = self._limits.get(name)
+        ids = next((r.ids for r in self.all() if self._name_of(r) == name), None)
+        if ids and limit is not None and limit.tier == "driver":
+            key, bundle = ids[0].partition("-")[0], self._make(name) / BUNDLE
+            self._specifications.put(name, limit.mib, key, bundle)
 
     def _has_region(self, name: str) -> bool:
         limit = self._limits.get(name)
@@ -249,6 +270,7 @@ class AllocationRecords:
             (self._folder / name).unlink(missing_ok=True)
         (self._folder / f"{name}{_SUFFIX}").unlink(missing_ok=True)
         shutil.rmtree(self._folder / name, ignore_errors=True)
+        self._specifications.remove(name)
 
 
 def _name(record: AllocationRecord) -> str:

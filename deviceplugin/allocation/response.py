@@ -51,6 +51,8 @@ def hard_limit_env(limit_mib: int | None) -> Mapping[str, str]:
 
 LIBRARY = f"{names.LIBRARY_FOLDER}/libvcuda.so.1"
 """Tier ``preload``: the library, in the device plugin's image and in containers."""
+LIMIT_KIND = f"{names.DRA_DRIVER}/limit"
+"""Tier ``driver``: the kind of CDI devices that set a container's hard limit."""
 REGION_INSIDE = f"{names.REGION_FOLDER}/region"
 """The file in which the library counts what a container uses."""
 
@@ -63,10 +65,13 @@ def hard_limit_setup(
     Only one of a container's answers may have it. ``preload`` is the folder of the node
     with the library and the file that names it, and ``folder`` is the container's.
     """
-    if limit is None or limit.tier == "driver":
-        env = hard_limit_env(None if limit is None else limit.mib)
-        return pb.ContainerAllocateResponse(envs=env)
     answer = pb.ContainerAllocateResponse()
+    if limit is None:
+        return answer
+    if limit.tier == "driver":
+        # Not as variables: those of the pod would override them.
+        answer.cdi_devices.add(name=f"{LIMIT_KIND}={basename(folder)}")
+        return answer
     for inside in (names.PRELOAD_FILE, LIBRARY):
         host = f"{preload}/{basename(inside)}"
         answer.mounts.add(container_path=inside, host_path=host, read_only=True)

@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from deviceplugin.allocation.cdi import specification
+from deviceplugin.allocation.cdi import (
+    BUNDLE,
+    LimitSpecifications,
+    bundle_text,
+    specification,
+)
 from deviceplugin.allocation.injection import CardSetup
 from deviceplugin.allocation.isolation import Tier, limits_text
 from deviceplugin.allocation.occupancy import Occupancy
@@ -34,7 +39,7 @@ from deviceplugin.dra.prepared import (
 )
 from gpushare.domain.model import PodUID
 from gpushare.kube import names
-from gpushare.kube.cluster import Cluster, Kind
+from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.proto import deviceplugin_pb2 as pb
@@ -44,7 +49,7 @@ from gpushare.kube.resource_claims.allocated import (
     refused_access,
 )
 from gpushare.kubelet.claim_records import PreparedDevice, PreparedResourceClaim
-from gpushare.kubelet.pods import HardLimit, ListedDevices
+from gpushare.kubelet.pods import HardLimit, ListedDevices, card_key
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +77,7 @@ class ResourceClaimPreparer:
     offer: Offer
     setup: CardSetup
     claims: PreparedResourceClaims
+    drivers_limits: LimitSpecifications
     checks: ResourceClaimChecks
     _warned: dict[str, str] = field(default_factory=dict)
     """The last refusal of each claim, because kubelet asks every few seconds."""
@@ -308,11 +314,29 @@ class ResourceClaimPreparer:
                 for device in _devices(claim, request, setups[request.name])
             ),
             limits,
-            specification(
-                SHARE_KIND,
-                {_cdi_name(claim, name): setup for name, setup in setups.items()},
-            ),
+            self._specification(claim, requests, limits, setups),
         )
+
+    def _specification(
+        self,
+        claim: ResourceClaim,
+        requests: Sequence[RequestDevices],
+        limits: Mapping[str, HardLimit],
+        setups: Mapping[str, pb.ContainerAllocateResponse],
+    ) -> Json:
+        """Return the claim's CDI specification, with the limits of tier ``driver``."""
+        body = specification(
+            SHARE_KIND,
+            {_cdi_name(claim, name): setup for name, setup in setups.items()},
+        )
+        for request, device in zip(requests, body["devices"], strict=True):
+            limit = limits.get(request.name)
+            if limit is not None and limit.tier == "driver":
+                bundle = self.claims.folder(claim.uid, request.name) / BUNDLE
+                key, edits = card_key(request.cards[0]), device["containerEdits"]
+                more = self.drivers_limits.edits(limit.mib, key, bundle)
+                edits |= {part: edits.get(part, []) + more[part] for part in more}
+        return body
 
     def listed(self) -> ListedDevices:
         """Return what pods hold by kubelet's list, or as it was allocated here."""
@@ -330,11 +354,12 @@ class ResourceClaimPreparer:
         driver = [card.uuid for card in request_cards if card.known_to_driver]
         # The runtime must read CDI specifications for a claim in any case.
         by_cdi = driver and self.setup.injection.specified() >= set(driver)
+        by_driver = limit is not None and limit.tier == "driver"
         answer = self.setup.answer(
             names.MEMORY,
             request.total.units,
             request_cards,
-            limit,
+            None if by_driver else limit,
             self.claims.folder(claim.uid, request.name),
             "cdi" if by_cdi else None,
         )
@@ -358,8 +383,10 @@ class ResourceClaimPreparer:
             # Several pods use it, or it is not known which.
             pod_and_claim["pod"] = ""
         text = allocation_text(owner, request.amounts, limit, **pod_and_claim)
-        if limit is None or limit.tier != "preload":
+        if limit is None:
             return RequestFiles(request.name, text)
+        if limit.tier != "preload":
+            return RequestFiles(request.name, text, bundle=bundle_text(limit.mib))
         context_mib = self.setup.isolation.context_mib
         limits = limits_text(request.cards[0], limit, context_mib)
         return RequestFiles(request.name, text, limits)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
+from deviceplugin.allocation.cdi import BUNDLE, BUNDLE_CONFIG, put_specification
 from deviceplugin.allocation.records import ALLOCATION, cut_region, make_region
 from gpushare.domain.model import NodeName, Placement, PodUID
 from gpushare.files import replace_file
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 SHARE_KIND = f"{DRA_DRIVER}/share"
 """The kind of our devices in CDI specifications: what one request of a claim gets."""
-_OF_LIBRARY = (LIMITS, REGION)
+_OF_TIER = {"preload": (LIMITS, REGION), "driver": (f"{BUNDLE}/{BUNDLE_CONFIG}",)}
 _UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,62}")
 
 
@@ -39,12 +40,14 @@ _UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,62}")
 class RequestFiles:
     """What the containers that use one request find in its folder.
 
-    ``limits`` is what the library of tier ``preload`` reads; empty without it.
+    ``limits`` is what the library of tier ``preload`` reads, and ``bundle`` what the
+    hook of tier ``driver`` reads; empty without it.
     """
 
     request: str
     allocation: str
     limits: str = ""
+    bundle: str = ""
 
 
 class PreparedResourceClaims:
@@ -108,28 +111,23 @@ class PreparedResourceClaims:
             if of_request.limits:
                 replace_file(folder / LIMITS, of_request.limits)
                 make_region(folder / REGION)
+            if of_request.bundle:
+                (folder / BUNDLE).mkdir(exist_ok=True, mode=0o755)
+                replace_file(folder / BUNDLE / BUNDLE_CONFIG, of_request.bundle)
             replace_file(folder / ALLOCATION, of_request.allocation)
         self.put_right(claim)
 
     def put_right(self, claim: PreparedResourceClaim) -> None:
-        """Write a claim's CDI specification unless it is there; raises ``OSError``.
-
-        Its folder is in memory on most systems, so it is empty after a reboot.
-        """
-        path, text = self._specification(claim.uid), json.dumps(claim.cdi)
-        # As bytes: what a loss of power has left may be no text.
-        if path.is_file() and path.read_bytes() == text.encode():
-            return
-        self._cdi.mkdir(parents=True, exist_ok=True, mode=0o755)
-        replace_file(path, text)
+        """Write a claim's CDI specification unless it is there; raises ``OSError``."""
+        put_specification(self._specification(claim.uid), claim.cdi)
 
     def lacking(self, claim: PreparedResourceClaim) -> frozenset[str]:
         """Return the requests whose containers would not find their files."""
 
         def has_all(request: str) -> bool:
             limit, folder = claim.limits.get(request), self.folder(claim.uid, request)
-            of_library = () if limit is None or limit.tier != "preload" else _OF_LIBRARY
-            return all((folder / name).is_file() for name in (ALLOCATION, *of_library))
+            of_tier = () if limit is None else _OF_TIER.get(limit.tier, ())
+            return all((folder / name).is_file() for name in (ALLOCATION, *of_tier))
 
         return frozenset(request for request in claim.requests if not has_all(request))
 
@@ -170,7 +168,7 @@ class PreparedResourceClaims:
             try:
                 path.unlink()
             except OSError as error:
-                # The folder is read-only where DRA was never on.
+                # The folder is read-only where the manifest is one of before.
                 facts = {"file": str(path), "because": str(error)}
                 logger.info("CDI specification not removed", extra=facts)
             else:

@@ -8,17 +8,18 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.allocation.isolation import HOOK
+from deviceplugin.allocation.cdi import HOOK
 from deviceplugin.allocation.response import LIMIT, REQUEST
 from tests.cluster.gpus import Gpus
 from tests.cluster.manifests import container, pod
-from tests.cluster.seen import card_of, refused_with, variables
+from tests.cluster.seen import card_of, refused_with
 from tests.cluster.site import Site
 from tests.machine import needs
 from tests.nvml.build import SONAME, STATE_VARIABLE
@@ -29,11 +30,14 @@ from tests.testbed.binaries import (
     cache_folder,
     ensure_binaries,
 )
+from tests.testbed.kubeadm.images import write_archive
+from tests.testbed.kubeadm.imageset import BUSYBOX, base_image
 from tests.testbed.rest import Json
 from tests.testbed.toolchain import BinariesUnavailableError
 from tests.testbed.waiting import wait_until
 
 CARD = stub_card(0, model="NVIDIA A10", memory_mib=7611)
+LIFTING = "local.test/lifting:1"
 OCI = "/run/containerd/io.containerd.runtime.v2.task/k8s.io/{}/config.json"
 
 
@@ -115,14 +119,15 @@ def test_cgroup_v1(site: Site, hook: Path) -> None:
             assert "tier=none" in gpus.log
             site.create(pod("free", container("main", 4, 1)))
             site.wait_running("free")
-            assert limits(config(site, "free")) == {}
+            assert limits(config(site, "free")) == []
             site.clear()
 
 
-def test_what_a_container_gets(site: Site, hook: Path) -> None:
-    """Its configuration has variables and hook, and the driver has its group's limit.
+@pytest.fixture
+def limited(site: Site, hook: Path) -> Iterator[Gpus]:
+    """A node with tier driver, and one card.
 
-    The group is that of version 2 in which runc puts a container beside version 1. Only
+    A group is that of version 2 in which runc puts a container beside version 1. Only
     the plugin's check is told that the node has version 2.
     """
     gpus = site.gpus["cp"]
@@ -133,21 +138,53 @@ def test_what_a_container_gets(site: Site, hook: Path) -> None:
     root = str(gpus.folder / "root")
     with hooked(gpus, hook), tier(gpus, "driver", HOST_ROOT=root):
         gpus.wait_offered()
-        site.create(
-            pod("held", container("main", 4, 1)),
-            pod("plain", container("main")),
-        )
-        site.wait_running("held", "plain")
-        assert card_of(site, "held") == CARD.uuid
-        its, others = config(site, "held"), config(site, "plain")
-        assert limits(its) == {REQUEST: "0", LIMIT: "1024"}
-        (one,) = its["hooks"]["createRuntime"]
-        assert HOOK in one["args"]
-        assert limits(others) == {}
-        assert not others.get("hooks")
-        group = f"/sys/fs/cgroup{its['linux']['cgroupsPath']}"
-        assert gpus.driver.limits() == {(CARD.uuid, group): (0, 1024)}
+        yield gpus
         site.clear()
+
+
+def test_what_a_container_gets(site: Site, limited: Gpus) -> None:
+    """Its configuration has variables and hook, and the driver its group's limit."""
+    site.create(
+        pod("held", container("main", 4, 1)),
+        pod("plain", container("main")),
+    )
+    site.wait_running("held", "plain")
+    assert card_of(site, "held") == CARD.uuid
+    its, others = config(site, "held"), config(site, "plain")
+    assert limits(its) == [f"{LIMIT}=1024", f"{REQUEST}=0"]
+    hooks = its["hooks"]["createRuntime"]
+    assert [HOOK in hook["args"] for hook in hooks] == [True, True]
+    assert limits(others) == []
+    assert not others.get("hooks")
+    assert limited.driver.limits() == {(CARD.uuid, group(its)): (0, 1024)}
+
+
+def test_a_pod_cannot_lift_its_limit(site: Site, limited: Gpus, tmp_path: Path) -> None:
+    """Neither by a variable of its image, which NVIDIA's hook finds first, nor its own.
+
+    Nobody denies them here, as with ``envFrom`` without the webhook.
+    """
+    image = base_image(BUSYBOX, (LIFTING,))
+    write_archive(
+        replace(image, env=(f"{LIMIT}=6000", f"{REQUEST}=6000")),
+        tmp_path / "lifting.tar",
+    )
+    limited.node.import_images([tmp_path / "lifting.tar"])
+    more = {"kind": "ConfigMap", "metadata": {"name": "more"}, "apiVersion": "v1"}
+    source = [{"configMapRef": {"name": "more"}}]
+    site.create(
+        more | {"data": {LIMIT: "7000", REQUEST: "7000"}},
+        pod("lifts", container("main", 4, 1, image=LIFTING, envFrom=source)),
+    )
+    site.wait_running("lifts")
+    its = config(site, "lifts")
+    site.kubectl("delete", "configmap", "more")
+    assert limited.driver.limits()[CARD.uuid, group(its)] == (0, 1024)
+
+
+def group(config: Json) -> str:
+    """A container's control group, as the driver is told of it."""
+    return f"/sys/fs/cgroup{config['linux']['cgroupsPath']}"
 
 
 def container_id(site: Site, name: str) -> str:
@@ -162,6 +199,7 @@ def config(site: Site, name: str) -> Json:
     return found
 
 
-def limits(config: Json) -> Mapping[str, str]:
-    env = variables("\n".join(config["process"]["env"]))
-    return {key: value for key, value in env.items() if key in (REQUEST, LIMIT)}
+def limits(config: Json) -> list[str]:
+    """What NVIDIA's hook reads; it must not find a variable twice."""
+    env: list[str] = config["process"]["env"]
+    return sorted(var for var in env if var.partition("=")[0] in (REQUEST, LIMIT))

@@ -12,8 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deviceplugin import serve
+from deviceplugin.allocation.cdi import LimitSpecifications
 from deviceplugin.allocation.device_chooser import DeviceQuestion
 from deviceplugin.allocation.occupancy import Occupancy
+from deviceplugin.allocation.records import AllocationRecords
 from deviceplugin.cards import advertised
 from deviceplugin.kubelet import registration
 from deviceplugin.serve import PluginParts, assemble_plugin
@@ -406,6 +408,29 @@ def inside(given: ContainerConfig) -> Any:
     """What the container reads in its ``allocation.json``."""
     host = Path(given.mounts["/etc/vcuda"].host_path)
     return json.loads((host / "allocation.json").read_text())
+
+
+def allocation_records(folder: Path) -> AllocationRecords:
+    """The records in this folder, with CDI specifications beside it."""
+    return AllocationRecords(folder, LimitSpecifications(folder.with_name("cdi"), ()))
+
+
+def driver_limit(given: ContainerConfig) -> dict[str, str]:
+    """The variables of NVIDIA's hook that CDI brings into a container at its start."""
+    cdi = Path(given.mounts["/etc/vcuda"].host_path).parents[2] / "cdi"
+    assert not [name for name in given.envs if "GPU_MEMORY" in name]
+    kind = "vcuda.baidu.com/limit="
+    names = [name.removeprefix(kind) for name in given.cdi if name.startswith(kind)]
+    variables: dict[str, str] = {}
+    for name in names:
+        file = cdi / f"vcuda.baidu.com-limit_{name}.json"
+        body = json.loads(file.read_text())
+        assert f"{body['kind']}=" == kind
+        [device] = body["devices"]
+        assert device["name"] == name
+        sets = device["containerEdits"]["env"]
+        variables |= dict(variable.split("=") for variable in sets)
+    return variables
 
 
 def asks_first(monkeypatch: pytest.MonkeyPatch, resource: str) -> None:

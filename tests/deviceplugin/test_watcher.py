@@ -10,9 +10,9 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import CollectorRegistry
 
+from deviceplugin.allocation.cdi import HOOK
 from deviceplugin.allocation.injection import CardSetup, InjectionChooser
 from deviceplugin.allocation.isolation import (
-    HOOK,
     IsolationChoice,
     IsolationChooser,
     NodeLibrary,

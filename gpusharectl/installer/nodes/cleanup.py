@@ -34,8 +34,8 @@ _PATTERNS = (
 )
 _CDI = "run/cdi"
 """Beside /var/lib."""
-_SPECIFICATIONS = f"{names.DRA_DRIVER}-share_*.json"
-"""The DRA driver writes one for each claim."""
+_SPECIFICATIONS = f"{names.DRA_DRIVER}-*_*.json"
+"""Written for claims, and for containers whose memory NVIDIA's driver limits."""
 CLEANED_WITHIN_S = 120.0
 FORGOTTEN_WITHIN_S = 360.0
 """kubelet needs five minutes."""

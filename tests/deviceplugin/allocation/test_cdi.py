@@ -2,14 +2,22 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from deviceplugin.allocation.cdi import lost_files, specified
+from deviceplugin.allocation.cdi import (
+    HOOK,
+    LimitSpecifications,
+    lost_files,
+    specified,
+)
 from gpushare.kube.cluster import Json
+from gpushare.kubelet.pods import card_key
 from tests.deviceplugin.allocation.test_injection import ONE, TWO, spec_of
+from tests.deviceplugin.node_fixture import UUIDS
 
 
 def test_specifications_are_json_or_yaml_of_our_kind(
@@ -122,3 +130,43 @@ def test_what_must_exist(tmp_path: Path, key: str, edit: Json, counts: bool) -> 
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "a.json").write_text(editing(ONE, **{key: edit}))
     assert bool(lost_files([tmp_path], tmp_path)) is counts
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize("status", [0, 3])
+def test_nvidias_hook_reads_our_variables_alone(
+    tmp_path: Path, separators: tuple[str, str], status: int
+) -> None:
+    """An image's own would come before those that CDI sets, and the hook takes them."""
+    program = tmp_path / "hook"
+    script = f'cat > {tmp_path}/state\necho "$@" > {tmp_path}/args\nexit {status}\n'
+    program.write_text(f"#!/bin/sh\n{script}")
+    program.chmod(0o755)
+    args = ["nvidia-cdi-hook", HOOK, "--gpu-id", UUIDS[0]]
+    hook = {"hookName": "createRuntime", "path": str(program), "args": args}
+    devices = [{"name": UUIDS[0], "containerEdits": {"hooks": [hook]}}]
+    nvidias = {"kind": "nvidia.com/gpu", "devices": devices}
+    (tmp_path / "nvidia.json").write_text(json.dumps(nvidias))
+    limits = LimitSpecifications(tmp_path, (tmp_path,))
+    limits.put("x.y", 1024, card_key(UUIDS[0]), tmp_path / "bundle")
+    file = tmp_path / "vcuda.baidu.com-limit_x.y.json"
+    [device] = json.loads(file.read_text())["devices"]
+    [ours] = device["containerEdits"]["hooks"]
+    state = {"pid": 5, "bundle": "/run/x", "annotations": {"a": '"bundle":"/run/x"'}}
+    done = subprocess.run(
+        ours["args"],
+        executable=ours["path"],
+        input=json.dumps(state, separators=separators),
+        env=dict(variable.split("=") for variable in ours["env"]),
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, ours["hookName"]) == (status, "createRuntime")
+    assert (tmp_path / "args").read_text() == f"{HOOK} --gpu-id {UUIDS[0]}\n"
+    said = json.loads((tmp_path / "state").read_text())
+    assert said == state | {"bundle": str(tmp_path / "bundle")}
+    config = json.loads((tmp_path / "bundle" / "config.json").read_text())
+    assert config["process"]["env"] == [
+        "NVIDIA_GPU_MEMORY_REQUEST=0",
+        "NVIDIA_GPU_MEMORY_LIMIT=1024",
+    ]

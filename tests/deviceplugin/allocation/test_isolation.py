@@ -1,6 +1,9 @@
 """Tier driver: its checks, what auto makes of them, and how large limits are."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.allocation.cdi import HOOK
 from deviceplugin.allocation.isolation import (
-    HOOK,
     TIERS,
     CardLimitSupport,
     NodeLimitSupport,
@@ -21,7 +24,15 @@ from gpushare.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
 from gpushare.kube import names
 from tests.builders import container_json
-from tests.deviceplugin.node_fixture import UUIDS, M, NodeFixture, found_card, inside
+from tests.deviceplugin.node_fixture import (
+    UUIDS,
+    M,
+    NodeFixture,
+    driver_limit,
+    found_card,
+    inside,
+)
+from tests.machine import needs
 from tests.testbed.waiting import wait_until
 
 NODE = NodeLimitSupport(driver="615.38.02", cgroup2=True, injection="cdi")
@@ -42,6 +53,7 @@ INSTANCE = replace(found_card(0), uuid=CardUUID("MIG-1"))
         ({"driver": ""}, {}, "the driver is of unknown version"),
         ({"cgroup2": False}, {}, "cgroup v1"),
         ({"injection": "env"}, {}, "injected by env"),
+        ({"lacks": "/cdi cannot be written"}, {}, "/cdi cannot be written"),
         ({}, {"hooked": False}, HOOK),
         ({}, {"refused": "it is in MIG mode"}, "it is in MIG mode"),
         ({}, {"card": INSTANCE}, "MIG instance"),
@@ -61,7 +73,8 @@ def prepare(folder: Path, *, hook: str = HOOK) -> dict[str, Any]:
     group.mkdir(parents=True, exist_ok=True)
     (group / "cgroup.controllers").touch()
     (folder / "cdi").mkdir(exist_ok=True)
-    edits = {"hooks": [{"hookName": "createRuntime", "args": ["cdi-hook", hook]}]}
+    args = ["nvidia-cdi-hook", hook]
+    edits = {"hooks": [{"hookName": "createRuntime", "path": "/hook", "args": args}]}
     devices = [{"name": uuid, "containerEdits": edits} for uuid in UUIDS]
     text = json.dumps({"kind": "nvidia.com/gpu", "devices": devices})
     (folder / "cdi/nvidia.json").write_text(text)
@@ -78,6 +91,30 @@ def node(tmp_path: Path) -> Iterator[NodeFixture]:
     """One card of 29 units and 100 MiB."""
     with NodeFixture(tmp_path, found_card(0), settings=prepare(tmp_path)) as made:
         yield made
+
+
+def test_what_the_host_must_have(tmp_path: Path) -> None:
+    """A folder for specifications that can be written, and the shell that they name."""
+    needs(os.geteuid() == 0, "root", "run the tests as root")
+    (tmp_path / "usr").mkdir()
+    code = (
+        "import sys; from pathlib import Path; from unittest.mock import Mock; "
+        "from deviceplugin.allocation.isolation import TierChecks; "
+        "root, cdi = map(Path, sys.argv[1:]); "
+        "print(TierChecks(Mock(), root, [cdi], str, Mock()).facts([])[0].lacks)"
+    )
+
+    def lacks(mount: str) -> str:
+        python = f"{sys.executable} -c '{code}' {tmp_path} {tmp_path / 'cdi'}"
+        command = ["unshare", "-m", "sh", "-c", f"{mount} && exec {python}"]
+        return subprocess.check_output(command, text=True).strip()
+
+    (tmp_path / "cdi").mkdir()
+    assert "cdi cannot be written" in lacks(f"mount -t tmpfs -o ro t {tmp_path}/cdi")
+    assert "the host has no /bin/sh" in lacks("true")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sh").touch()
+    assert lacks("true") == ""
 
 
 P4 = replace(found_card(0), memory_mib=7611)
@@ -121,7 +158,8 @@ def test_parts_that_make_100_cores_have_limits(node: NodeFixture) -> None:
     apps = [container_json("x", 4, 60), container_json("y", 4, 40)]
     apart = {names.CONTAINERS: names.APART}
     given = node.run(node.bind("a", containers=apps, annotations=apart))
-    assert [given[name].envs[LIMIT] for name in "xy"] == ["1024", "1024"]
+    limits = [driver_limit(given[name])[LIMIT] for name in "xy"]
+    assert limits == ["1024", "1024"]
     cards = [inside(given[name])["cards"][0] for name in "xy"]
     assert [(card["units"], card["cores"]) for card in cards] == [(4, 60), (4, 40)]
     assert node.actual("a") is None

@@ -33,7 +33,7 @@ from gpusharectl.demo import devices as kubelets
 from gpusharectl.demo.devices import CannotStartYetError, ContainerConfig, Rejection
 from tests.builders import container_json, pod_json
 from tests.deviceplugin.allocation.test_isolation import prepare
-from tests.deviceplugin.node_fixture import NodeFixture, found_card
+from tests.deviceplugin.node_fixture import NodeFixture, driver_limit, found_card
 from tests.testbed.waiting import wait_until
 
 RESERVE_MIB = 100
@@ -103,7 +103,7 @@ class Pod:
         if MEMORY_LIMIT not in given.envs:
             return 0
         if "/run/vcuda/region" not in given.mounts:
-            return int(given.envs.get(LIMIT, 0))
+            return int(driver_limit(given).get(LIMIT, 0))
         folder = Path(given.mounts["/etc/vcuda"].host_path)
         return int((folder / LIMITS).read_text().split()[-2])
 

@@ -15,7 +15,6 @@ from deviceplugin.allocation.isolation import NodeLibrary, Tier, why_not_preload
 from deviceplugin.allocation.records import (
     MOST_REGION_BYTES,
     AllocationRecord,
-    AllocationRecords,
 )
 from gpushare.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import PodUID
@@ -30,7 +29,9 @@ from tests.deviceplugin.node_fixture import (
     C,
     M,
     NodeFixture,
+    allocation_records,
     asks_first,
+    driver_limit,
     found_card,
     inside,
 )
@@ -204,7 +205,7 @@ HELD = {"memory": 1024, "both": 1024, "cores": CONTEXT_MIB}
 def test_what_each_tier_gives(
     tmp_path: Path, tier: Tier, held: Mapping[str, int]
 ) -> None:
-    """The same container has either the driver's variables or the library."""
+    """The same container has either the driver's limit by CDI or the library."""
     with node_of(tmp_path, tier) as node:
         for what, (units, cores) in PODS.items():
             name = what.replace(" ", "-")
@@ -213,14 +214,12 @@ def test_what_each_tier_gives(
             told = inside(given)
             assert told["isolation"] == ("none" if mib is None else tier), what
             assert told.get("hard_limit_mib") == mib, what
-            variables = {k: v for k, v in given.envs.items() if "GPU_MEMORY" in k}
-            if tier == "driver" and mib is not None:
-                assert variables == {
-                    "NVIDIA_GPU_MEMORY_REQUEST": "0",
-                    "NVIDIA_GPU_MEMORY_LIMIT": str(mib),
-                }, what
-            else:
-                assert variables == {}, what
+            limited = tier == "driver" and mib is not None
+            wanted = {
+                "NVIDIA_GPU_MEMORY_REQUEST": "0",
+                "NVIDIA_GPU_MEMORY_LIMIT": str(mib),
+            }
+            assert driver_limit(given) == (wanted if limited else {}), what
             if tier == "preload" and mib is not None:
                 where = str(region(given).relative_to(node.folder))
                 there = MOUNTED | {"/run/vcuda/region": (where, False)}
@@ -235,6 +234,40 @@ def test_what_each_tier_gives(
             node.end_pod(name)
 
 
+def test_a_limit_by_cdi_is_there_as_long_as_its_container(tmp_path: Path) -> None:
+    """kubelet keeps its name; a reboot empties the folder, or somebody does."""
+    with node_of(tmp_path, "driver") as node:
+        pod = node.bind("a", 4, 1)
+        given = node.admit(pod)["main"]
+        limit = driver_limit(given)
+        assert limit["NVIDIA_GPU_MEMORY_LIMIT"] == "1024"
+        [file] = tmp_path.glob("cdi/vcuda.baidu.com-limit_*")
+        assert file.stat().st_mode & 0o777 == 0o644
+        node.start_one(pod)
+        for starts in (False, True):
+            file.unlink()
+            node.start_one(pod) if starts else node.restart(isolation="none")
+            assert driver_limit(given) == limit
+        node.end_pod("a")
+        node.wait_gone("a")
+        node.serving.parts.records.sweep(lambda _: False, after_s=0)
+        assert not file.exists()
+
+
+def test_a_limit_that_cdi_cannot_bring_yet(tmp_path: Path) -> None:
+    """The container waits; a moment later it may start."""
+    with node_of(tmp_path, "driver") as node:
+        pod = node.bind("a", 4, 1)
+        given = node.admit(pod)["main"]
+        [file] = tmp_path.glob("cdi/vcuda.baidu.com-limit_*")
+        file.unlink()
+        file.mkdir()
+        node.waits(pod, "cannot be written")
+        file.rmdir()
+        node.start_one(pod)
+        assert driver_limit(given)
+
+
 def test_both_folders_have_the_limit(node: NodeFixture) -> None:
     """kubelet mounts either resource's folder, and only memory's answer limits."""
     given = node.run(node.bind("a", 4, 1))["main"]
@@ -244,6 +277,17 @@ def test_both_folders_have_the_limit(node: NodeFixture) -> None:
     assert {(folder / LIMITS).read_text() for folder in folders} == {limit_of(1024)}
     assert [(folder / REGION).exists() for folder in folders].count(True) == 1
     assert (region(given).parent / LIMITS).stat().st_mode & 0o777 == 0o644
+
+
+def test_an_ended_static_pods_limit_is_not_taken_over(node: NodeFixture) -> None:
+    """Its record is still there, nameless, and of the same devices."""
+    node.restart(isolation="driver")
+    node.run(pod_json("s-n", uid="hash", units=4, cores=1, node="n"))
+    node.devices.release("hash")
+    node.restart(isolation="preload")
+    node.run(node.bind("a", 4, 1))
+    folders = [node.serving.parts.records.folder(one) for one in records_of(node, "a")]
+    assert [(one / LIMITS).read_text() for one in folders] == [limit_of(1024)] * 2
 
 
 def records_of(node: NodeFixture, name: str) -> list[AllocationRecord]:
@@ -373,10 +417,10 @@ def test_the_limit_of_another_version(
 ) -> None:
     """A tier that is not known here counts too; a damaged file is no limit."""
     record = AllocationRecord("default", "a", PodUID("uid-a"), "main", M, ("x-m0000",))
-    records = AllocationRecords(tmp_path)
+    records = allocation_records(tmp_path)
     records.write(record, HardLimit("driver", 1, 1))
     (records.folder(record) / ".hard_limit").write_text(text)
-    assert AllocationRecords(tmp_path).limit(record) == limit
+    assert allocation_records(tmp_path).limit(record) == limit
 
 
 def test_without_the_library_nothing_is_offered_or_restarted(node: NodeFixture) -> None:

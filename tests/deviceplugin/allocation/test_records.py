@@ -20,7 +20,7 @@ from gpushare.domain.model import Amount, PodUID
 from gpushare.kube import names
 from gpushare.kubelet.node_pods import NodePods, PodResources
 from gpusharectl.demo.fakeapi.cluster import Embedded
-from tests.deviceplugin.node_fixture import NODE
+from tests.deviceplugin.node_fixture import NODE, allocation_records
 
 IDS = ("aaaaaaaa-m0000", "aaaaaaaa-m0001")
 OLD_S = 1000.0
@@ -38,7 +38,7 @@ def record(
 
 @pytest.fixture
 def records(tmp_path: Path) -> AllocationRecords:
-    return AllocationRecords(tmp_path / "state" / "containers")
+    return allocation_records(tmp_path / "state" / "containers")
 
 
 def file_of(records: AllocationRecords, found: AllocationRecord) -> Path:
@@ -54,7 +54,7 @@ def start(
 
 def test_a_record_comes_back(records: AllocationRecords, tmp_path: Path) -> None:
     records.write(record())
-    again = AllocationRecords(tmp_path / "state" / "containers")
+    again = allocation_records(tmp_path / "state" / "containers")
     assert again.of(reversed(IDS)) == [record()]
     assert again.all() == [record()]
     assert again.of(IDS[:1]) == []
@@ -68,7 +68,7 @@ def test_ids_are_their_last_pods(records: AllocationRecords, tmp_path: Path) -> 
     records.write(later)
     start(records, later, "other")
     os.utime(file_of(records, earlier), (OLD_S, OLD_S))
-    for found in (records, AllocationRecords(tmp_path / "state" / "containers")):
+    for found in (records, allocation_records(tmp_path / "state" / "containers")):
         assert found.of(IDS) == [later]
         assert found.all() == [earlier, later]
         assert (found.folder(earlier) / ALLOCATION).read_text() == "text"
@@ -104,7 +104,7 @@ def test_what_is_learnt_later_leaves_the_folder_where_it_is(
     folder = records.folder(unknown)
     known = replace(unknown, uid=PodUID("uid-a"))
     records.fill(unknown, known, "text")
-    for found in (records, AllocationRecords(tmp_path / "state" / "containers")):
+    for found in (records, allocation_records(tmp_path / "state" / "containers")):
         assert found.all() == [known]
         assert found.folder(known) == folder
         assert found.may_start(known)
@@ -115,7 +115,7 @@ def test_a_name_from_before_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "containers"
     (folder / "other").mkdir(parents=True)
     (folder / "other.json").write_text(json.dumps(asdict(record())))
-    records = AllocationRecords(folder)
+    records = allocation_records(folder)
     assert records.all() == [record()]
     start(records, record())
     assert (folder / "other" / ALLOCATION).read_text() == "text"
@@ -159,7 +159,7 @@ def test_a_crash_while_writing_leaves_the_old_record(
     monkeypatch.setattr(os, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
         records.write(record("b"))
-    assert AllocationRecords(tmp_path / "state" / "containers").all() == [record("a")]
+    assert allocation_records(tmp_path / "state" / "containers").all() == [record("a")]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_broken_record_is_none(
     records.write(record())
     file_of(records, record()).write_bytes(text.encode(errors="surrogateescape"))
     records.write(record("b", ids=("x",)))
-    again = AllocationRecords(tmp_path / "state" / "containers")
+    again = allocation_records(tmp_path / "state" / "containers")
     assert again.of(IDS) == []
     assert again.all() == [record("b", ids=("x",))]
 

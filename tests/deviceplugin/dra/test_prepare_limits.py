@@ -1,10 +1,12 @@
 """The hard limits of prepared claims, beside those of classic pods."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.allocation.cdi import HOOK
 from gpushare.kube import names
 from gpushare.kube.cluster import Kind
 from tests.builders import container_json, pod_json, with_claims
@@ -30,6 +32,12 @@ def test_tier_driver(tmp_path: Path) -> None:
         said = env_of(node.specification(claim))
         assert said["NVIDIA_GPU_MEMORY_LIMIT"] == str(10 * 256)
         assert said["NVIDIA_GPU_MEMORY_REQUEST"] == "0"
+        [device] = node.specification(claim)["devices"]
+        [hook] = device["containerEdits"]["hooks"]
+        bundle = tmp_path / f"vcuda/claims/{claim['metadata']['uid']}/card/.bundle"
+        assert hook["args"][-3:] == [str(bundle), "/hook", HOOK]
+        env = json.loads((bundle / "config.json").read_text())["process"]["env"]
+        assert "NVIDIA_GPU_MEMORY_LIMIT=2560" in env
         node.unprepare(claim)
         whole = node.claim("whole", units=29, cores=100)
         assert not node.prepare_one(whole).error

@@ -84,6 +84,7 @@ def test_killed_while_it_writes(
 
     killed_at("replace_file")
     killed_at("make_region")
+    killed_at("put_specification")
     with pytest.raises(Killed):
         claims(tmp_path).put(CLAIM, FILES)
     monkeypatch.undo()

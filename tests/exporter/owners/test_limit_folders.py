@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.allocation.records import AllocationRecord, AllocationRecords
+from deviceplugin.allocation.records import AllocationRecord
 from deviceplugin.dra.prepared import PreparedResourceClaims, RequestFiles
 from exporter.held import ContainerLimit, of_container
 from exporter.owners.limit_folders import LimitFolders, merge_limits
@@ -14,7 +14,7 @@ from gpushare.kube import names
 from gpushare.kubelet.claim_records import PreparedResourceClaim
 from gpushare.kubelet.limit_files import REGION, InnerPid
 from gpushare.kubelet.pods import HardLimit
-from tests.deviceplugin.node_fixture import NODE
+from tests.deviceplugin.node_fixture import NODE, allocation_records
 from tests.exporter.exporter_data import region
 
 Log = pytest.LogCaptureFixture
@@ -28,7 +28,7 @@ LIMITS = "vcuda-limits 2\ncard GPU-1 1024 256\n"
 
 def put(state: Path, record: AllocationRecord, limit: HardLimit | None) -> Path:
     """Let the device plugin start this container; its folder."""
-    records = AllocationRecords(state / "containers")
+    records = allocation_records(state / "containers")
     records.write(record, limit)
     records.fill(record, record, "{}", LIMITS if limit == PRELOAD else "")
     return records.folder(record)

@@ -31,6 +31,7 @@ class Image:
     folders: tuple[str, ...] = ("tmp",)
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
 
 
 def write_archive(image: Image, path: Path) -> None:
@@ -79,7 +80,7 @@ def _config(image: Image, layer: bytes) -> Json:
         "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
         "os": "linux",
         "config": {
-            "Env": [PATH],
+            "Env": [PATH, *image.env],
             "Entrypoint": list(image.entrypoint),
             "Cmd": list(image.command),
         },

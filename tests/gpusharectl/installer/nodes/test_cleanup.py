@@ -34,7 +34,7 @@ def test_the_folder_and_the_sockets_go_and_all_else_stays(tmp_path: Path) -> Non
 
 
 def test_what_the_dra_driver_left_goes_too(tmp_path: Path) -> None:
-    """The specification of each claim is beside those of others."""
+    """The specifications of claims and limits are beside those of others."""
     lib, cdi = tmp_path / "lib", tmp_path / "run/cdi"
     kubelet = lib / "kubelet"
     for name in ("plugins/vcuda.baidu.com", "plugins/other", "plugins_registry"):
@@ -43,6 +43,7 @@ def test_what_the_dra_driver_left_goes_too(tmp_path: Path) -> None:
     ours = [
         kubelet / "plugins/vcuda.baidu.com",
         kubelet / "plugins_registry/vcuda.baidu.com-reg.sock",
+        cdi / "vcuda.baidu.com-limit_8a7ea7a4.9f12.json",
         cdi / "vcuda.baidu.com-share_8a7ea7a4.json",
     ]
     others = [kubelet / "plugins_registry/other-reg.sock", cdi / "nvidia.yaml"]
