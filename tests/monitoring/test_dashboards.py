@@ -25,6 +25,7 @@ from extender.server.app import VerbMetrics
 from extender.server.metrics import LedgerCollector, ResourceClaimsCollector
 from gpushare.cards.source import MigInstance
 from gpushare.domain.model import CardUUID, NodeName
+from gpushare.kubelet.limit_files import InnerPid
 from gpushare.server.public import Readiness
 from gpushare.server.tls import CertificateCollector, TlsFiles
 from monitoring.alerts import GROUPS
@@ -61,9 +62,11 @@ PODS = (
 )
 USES = ((1, 2048, 40.0), (2, 300, 0.0), (3, 100, 1.0), (4, 100, 1.0))
 OWNERS = {1: "bert-0", 2: "bert-1", 4: "cores"}
+INNER = InnerPid(1, 1)
 PROCESSES = exporter_data.processes(
     {exporter_data.A: tuple(exporter_data.use(*process) for process in USES)},
     {3: NO_POD, **{pid: exporter_data.owner(pod) for pid, pod in OWNERS.items()}},
+    limits=exporter_data.limited("bert-0", {INNER: 2048}, {1: INNER}),
 )
 
 
