@@ -113,6 +113,13 @@ def test_dcgm_exporters_own_file_is_read() -> None:
     assert read.unknown == ("DCGM_FI_DEV_FAN_SPEED",)
 
 
+def test_a_label_that_is_not_ours_is_unknown() -> None:
+    """And the driver's version is a label only."""
+    rows = "DCGM_FI_DEV_BRAND, label, x\nDCGM_FI_DRIVER_VERSION, gauge, x\n"
+    read = parse(f"DCGM_FI_DEV_GPU_TEMP, gauge, x\n{rows}")
+    assert read.unknown == ("DCGM_FI_DEV_BRAND", "DCGM_FI_DRIVER_VERSION")
+
+
 OLD = {
     "dcgm_sm_clock": "DEV_SM_CLOCK",
     "dcgm_memory_clock": "DEV_MEM_CLOCK",

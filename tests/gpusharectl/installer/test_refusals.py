@@ -37,6 +37,9 @@ BAD = {
     "no right to let the probe's pod through": Bad(
         "you may not patch pods in kube-system", denied("patch pods")
     ),
+    "no right for the Job that edits kube-scheduler's manifest": Bad(
+        "you may not create jobs.batch in kube-system", denied("create jobs.batch")
+    ),
     "no right even to list": Bad(
         "you may not list nodes, list pods", denied("list nodes", "list pods")
     ),
