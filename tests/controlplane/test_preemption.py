@@ -95,6 +95,10 @@ def test_nominated_pods_card_is_not_stolen(world: World) -> None:
     tried = world.attempts()
     world.delete(leaver)
     wait_until(lambda: world.attempts() > tried, "another attempt", 10)
+    wait_until(
+        lambda: leaver["metadata"]["uid"] not in world.known_pods(),
+        "the extender to know of its end",
+    )
     assert nomination(world, vip) == "edge"
     assert world.runs("thief", 4, 1, priority_class="p0") == "edge-2"
     assert not cards_of(read_pod(world.rest, vip))

@@ -91,6 +91,11 @@ class World:
         snapshot = self.extender.rest.must("GET", "/snapshot")
         return {node["name"] for node in snapshot["nodes"]}
 
+    def known_pods(self) -> set[str]:
+        """Ask the extender whose pods have cards, by UID: to wait for, as above."""
+        snapshot = self.extender.rest.must("GET", "/snapshot")
+        return {pod["uid"] for node in snapshot["nodes"] for pod in node["pods"]}
+
     def pod(
         self,
         name: str,

@@ -117,7 +117,11 @@ def check_pod(objects: Objects, daemonset: Json, node: SurveyedNode) -> Json:
         ],
         "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
         "volumeMounts": [
-            *(mount for mount in plugin["volumeMounts"] if mount["name"] in _CDI),
+            *(
+                mount | {"readOnly": True}
+                for mount in plugin["volumeMounts"]
+                if mount["name"] in _CDI
+            ),
             root,
         ],
     }
