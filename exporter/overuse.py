@@ -41,7 +41,7 @@ _AGAIN_AFTER_S = 30.0
 
 
 @dataclass(slots=True)
-class _Kind:
+class _CaseKind:
     """One kind of case: the event's reason and text, the log's, and the cases now."""
 
     reason: str
@@ -80,10 +80,10 @@ class OveruseMonitor:
         self._mode = mode
         self._after_s = after_s
         self._clock = clock
-        self._overuse = _Kind(
+        self._overuse = _CaseKind(
             REASON, "a container is over its share", overuse_text, is_over
         )
-        self._not_held = _Kind(
+        self._not_held = _CaseKind(
             NOT_HELD, "a container is not held", not_held_text, is_not_held
         )
         self._log_once = LogOnce(logger)
@@ -142,7 +142,7 @@ class OveruseMonitor:
         else:
             self._log_once.recovered(NOT_HELD)
 
-    def _act(self, kind: _Kind, case: Case, owner_pod: OwnerPod) -> None:
+    def _act(self, kind: _CaseKind, case: Case, owner_pod: OwnerPod) -> None:
         if not case.reported:
             self._report(kind, case, owner_pod)
         allotted = case.use.allotted
@@ -163,7 +163,7 @@ class OveruseMonitor:
                 if key[1] == owner_pod.uid:
                     kind.note(replace(other, evicted=True))
 
-    def _report(self, kind: _Kind, case: Case, owner_pod: OwnerPod) -> None:
+    def _report(self, kind: _CaseKind, case: Case, owner_pod: OwnerPod) -> None:
         uuid = case.use.card
         cards = (card for card in self._snapshot().cards if card.uuid == uuid)
         index = next((f"{card.index} " for card in cards), "")
@@ -186,7 +186,7 @@ class OveruseMonitor:
 
     def _try(
         self,
-        kind: _Kind,
+        kind: _CaseKind,
         case: Case,
         what: str,
         owner_pod: OwnerPod,

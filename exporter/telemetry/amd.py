@@ -126,7 +126,7 @@ class AmdTelemetry(FileTelemetry[AmdgpuDevice]):
         self._places[card.uuid] = place
 
 
-class _Gone(Exception):
+class _CardMoved(Exception):
     """The card is not in its place any more."""
 
 
@@ -245,7 +245,7 @@ def _processes(root: Path, place: AmdgpuDevice) -> ProcessesAnswer:
 
 def _check(place: AmdgpuDevice) -> None:
     if _bus(place.device) != place.bus:
-        raise _Gone(f"{place.bus} is not there any more")
+        raise _CardMoved(f"{place.bus} is not there any more")
 
 
 def _values(place: AmdgpuDevice, wanted: Collection[str]) -> CardAnswer:

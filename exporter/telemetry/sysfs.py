@@ -6,6 +6,7 @@ read now is a value that is unknown now.
 
 import errno
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
@@ -29,7 +30,7 @@ class NotThere(Exception):
     """This card, or its driver, does not have this value."""
 
 
-class FileTelemetry(WithoutFaults, Generic[Place]):
+class FileTelemetry(WithoutFaults, ABC, Generic[Place]):
     """What the telemetries over files of drivers have in common.
 
     ``root`` is where the host's ``/sys`` and ``/proc`` are found. ``deadline_s`` is how
@@ -45,9 +46,9 @@ class FileTelemetry(WithoutFaults, Generic[Place]):
         self._places: dict[CardUUID, Place] = {}
         """Where the files of each known card are."""
 
+    @abstractmethod
     def cards(self) -> FoundCards:
         """Look for cards. ``NoCardsYet``."""
-        raise NotImplementedError
 
     def driver_version(self) -> str:
         """Return nothing: no file has it."""

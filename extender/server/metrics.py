@@ -66,7 +66,6 @@ class LedgerCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield the gauges of cards, then those of the extender itself."""
-        state = self._state
         nodes = [node for node in self._ledger.nodes() if node.cards]
         yield from _of_cards(nodes)
         yield LargeGauge(
@@ -75,6 +74,18 @@ class LedgerCollector(Collector):
             Labels(["NodeName"], lambda: ([node.name] for node in nodes)),
             lambda: (node.summary.largest.units for node in nodes),
         )
+        yield from self._counts()
+        ages = GaugeMetricFamily(
+            "vcuda_extender_ledger_age_seconds",
+            "Time since the last news of this kind from the API server.",
+            labels=["kind"],
+        )
+        for kind, age_s in self._readiness.ages_s().items():
+            ages.add_metric([kind], age_s)
+        yield ages
+
+    def _counts(self) -> Iterator[Metric]:
+        state = self._state
         pending = without_placement = 0
         for pod in _paced(state.pods.records()):
             pending += pod.waits
@@ -109,14 +120,6 @@ class LedgerCollector(Collector):
             ),
         }.items():
             yield _gauge(name, text, value)
-        ages = GaugeMetricFamily(
-            "vcuda_extender_ledger_age_seconds",
-            "Time since the last news of this kind from the API server.",
-            labels=["kind"],
-        )
-        for kind, age_s in self._readiness.ages_s().items():
-            ages.add_metric([kind], age_s)
-        yield ages
 
 
 def _of_cards(nodes: Sequence[Node]) -> Iterator[LargeGauge]:

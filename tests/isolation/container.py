@@ -13,6 +13,13 @@ SHARE_MIB = 1024
 OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304
 UUID = "GPU-9f12f917-e458-4bb8-3d9d-8dc7fd6cddf7"
 LIMITS = f"vcuda-limits 1\ncard {UUID} {SHARE_MIB}\n"
+FILL = ("fill", "cuMemAlloc_v2", "128")
+HALF = ("alloc", "cuMemAlloc_v2", "512")
+"""Words of the probe that take the whole share and half of it."""
+FULL = f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"
+HALF_FULL = f"cuMemAlloc_v2 4 {OUT_OF_MEMORY}"
+REFUSED = f"cuMemAlloc_v2 0 {OPERATING_SYSTEM}"
+"""What it prints for ``FILL``: the share, the other half, and nothing."""
 
 
 @dataclass(frozen=True, slots=True)

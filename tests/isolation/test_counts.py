@@ -7,6 +7,8 @@ ever hold more than its share.
 import pytest
 
 from tests.isolation.container import (
+    FILL,
+    FULL,
     LIMITS,
     OUT_OF_MEMORY,
     SHARE_MIB,
@@ -15,8 +17,6 @@ from tests.isolation.container import (
 )
 
 CONTEXT_MIB = 256
-FULL = f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"
-FILL = ("fill", "cuMemAlloc_v2", "128")
 STACK, PRINTF, HEAP = "0", "1", "2"
 """The numbers of limits of a context."""
 MIB = 2**20

@@ -19,12 +19,16 @@ from tests.isolation.build import (
     compile_program,
     places_in,
 )
-from tests.isolation.container import OPERATING_SYSTEM, OUT_OF_MEMORY, Container
+from tests.isolation.container import (
+    FILL,
+    FULL,
+    HALF,
+    OPERATING_SYSTEM,
+    OUT_OF_MEMORY,
+    REFUSED,
+    Container,
+)
 
-FILL = ("fill", "cuMemAlloc_v2", "128")
-HALF = ("alloc", "cuMemAlloc_v2", "512")
-FULL = f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"
-REFUSED = f"cuMemAlloc_v2 0 {OPERATING_SYSTEM}"
 CONTENT = 1024
 """The number of the lock that guards the region's content."""
 SHARED = ("-shared", "-fPIC")

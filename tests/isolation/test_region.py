@@ -19,20 +19,20 @@ import pytest
 
 from tests.isolation.build import PRELOAD, compile_program
 from tests.isolation.container import (
+    FILL,
+    FULL,
+    HALF,
+    HALF_FULL,
     LIMITS,
     OPERATING_SYSTEM,
     OUT_OF_MEMORY,
+    REFUSED,
     SHARE_MIB,
     Container,
     racing,
 )
 from tests.machine import needs
 
-HALF = ("alloc", "cuMemAlloc_v2", "512")
-FILL = ("fill", "cuMemAlloc_v2", "128")
-FULL = f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"
-HALF_FULL = f"cuMemAlloc_v2 4 {OUT_OF_MEMORY}"
-REFUSED = f"cuMemAlloc_v2 0 {OPERATING_SYSTEM}"
 MAGIC_BYTES, TOTAL_BYTES, SLOT_BYTES, SLOTS = 8, 8, 32, 1024
 """How the region lies in its file: magic, total, and slots of used, pid, start and
 namespace."""

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.isolation.build import DRIVER, LIBRARY, build_library, places_in
-from tests.isolation.container import OUT_OF_MEMORY, Container
+from tests.isolation.container import (
+    FILL,
+    FULL,
+    Container,
+)
 from tests.machine import sanitizer
 
 # A second for each: `make unit` has the same ways without a sanitizer.
@@ -19,8 +23,6 @@ SANITIZERS = {
     "races": ("thread", "libtsan.so", "halt_on_error=1:die_after_fork=0"),
 }
 """Flags, runtime, and the runtime's options. Leaks: the ledger's entries are one."""
-FULL = f"cuMemAlloc_v2 8 {OUT_OF_MEMORY}"
-FILL = ("fill", "cuMemAlloc_v2", "128")
 WAYS = {
     "cuMemAlloc_v2": "cuMemFree_v2",
     "narrow": "cuMemFree_v2",
