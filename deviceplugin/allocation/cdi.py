@@ -76,6 +76,8 @@ _WITH_OUR_CONFIG = (
     """sed 's|"bundle": *"[^"]*"|"bundle":"'"$0"'"|g' | exec "$@" """.strip()
 )
 """Runs NVIDIA's hook with the container's state, in which the bundle is ``$0``."""
+_OURS = f"{LIMIT_KIND.replace('/', '-')}_"
+"""How the names of our own files begin."""
 _HOOK_PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -92,6 +94,8 @@ class LimitSpecifications:
     def __init__(self, folder: Path, folders: Sequence[Path]) -> None:
         self._folder = folder
         self._folders = folders
+        self._hooks: tuple[object, Mapping[str, Json]] = (None, {})
+        """NVIDIA's hooks by the card's key, and the files that they were read of."""
 
     def put(self, name: str, limit_mib: int, key: str, bundle: Path) -> None:
         """Write what a container with this limit needs; raises ``OSError``.
@@ -112,7 +116,7 @@ class LimitSpecifications:
         which ``BUNDLE_CONFIG`` has ``bundle_text``.
         """
         edits: Json = {"env": _env(limit_mib)}
-        if (hook := self._nvidias_hook(key)) is not None:
+        if hook := self._nvidias_hooks().get(key):
             args = ["sh", "-c", _WITH_OUR_CONFIG, str(bundle)]
             args += [str(hook["path"]), *map(str, hook["args"][1:])]
             env = [_HOOK_PATH, *(hook.get("env") or ())]
@@ -128,22 +132,41 @@ class LimitSpecifications:
             self._path(name).unlink()
 
     def _path(self, name: str) -> Path:
-        return self._folder / f"{LIMIT_KIND.replace('/', '-')}_{name}.json"
+        return self._folder / f"{_OURS}{name}.json"
 
-    def _nvidias_hook(self, key: str) -> Json | None:
-        """Return the hook that sets limits on the card of this key; None without."""
-        hooks: list[Json] = []
-        for path in (path for folder in self._folders for path in _files(folder)):
-            # ``specified`` warns of a file that is not understood.
-            with suppress(*_NOT_UNDERSTOOD):
-                hooks += [
-                    hook
-                    for device in _body(path).get("devices", ())
-                    if card_key(CardUUID(str(device["name"]))) == key
-                    for hook in (device.get("containerEdits") or {}).get("hooks") or ()
-                    if HOOK in (hook.get("args") or ())
-                ]
-        return hooks[-1] if hooks else None
+    def _nvidias_hooks(self) -> Mapping[str, Json]:
+        """Return the hook that sets limits on each card, by its key in device ids.
+
+        Read again only if a file has changed: a specification takes 40 ms, and is
+        needed for each container when the plugin starts.
+        """
+        every = (path for folder in self._folders for path in _files(folder))
+        files = [path for path in every if not path.name.startswith(_OURS)]
+        stamps = [(path, _stamp(path)) for path in files]
+        if self._hooks[0] != stamps:
+            hooks: dict[str, Json] = {}
+            for path in files:
+                # ``specified`` warns of a file that is not understood.
+                with suppress(*_NOT_UNDERSTOOD):
+                    hooks |= _limit_hooks(_body(path))
+            self._hooks = (stamps, hooks)
+        return self._hooks[1]
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    with suppress(OSError):
+        is_now = path.stat()
+        return is_now.st_dev, is_now.st_ino, is_now.st_mtime_ns, is_now.st_size
+    return ()
+
+
+def _limit_hooks(body: Json) -> dict[str, Json]:
+    return {
+        card_key(CardUUID(str(device["name"]))): hook
+        for device in body.get("devices", ())
+        for hook in (device.get("containerEdits") or {}).get("hooks") or ()
+        if HOOK in (hook.get("args") or ())
+    }
 
 
 def bundle_text(limit_mib: int) -> str:

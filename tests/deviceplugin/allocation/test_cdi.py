@@ -170,3 +170,24 @@ def test_nvidias_hook_reads_our_variables_alone(
         "NVIDIA_GPU_MEMORY_REQUEST=0",
         "NVIDIA_GPU_MEMORY_LIMIT=1024",
     ]
+
+
+def test_a_specification_that_was_written_anew_is_read_again(tmp_path: Path) -> None:
+    """As after an update of NVIDIA's toolkit; one that is lost has no hook any more."""
+    limits = LimitSpecifications(tmp_path, (tmp_path / "missing", tmp_path))
+    nvidias, key = tmp_path / "nvidia.json", card_key(UUIDS[0])
+
+    def hook_now() -> str | None:
+        edits = limits.edits(1024, key, tmp_path / "bundle")
+        [args] = [hook["args"] for hook in edits.get("hooks", ())] or [None]
+        return args and args[4]
+
+    assert hook_now() is None
+    for place in ("/usr/bin/hook", "/opt/bin/hook"):
+        hook = {"hookName": "createRuntime", "path": place, "args": ["x", HOOK]}
+        devices = [{"name": UUIDS[0], "containerEdits": {"hooks": [hook]}}]
+        nvidias.write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": devices}))
+        limits.put("x.y", 1024, key, tmp_path / "bundle")
+        assert hook_now() == place
+    nvidias.unlink()
+    assert hook_now() is None
