@@ -63,8 +63,8 @@ class HeldVerdict:
 
 
 EARLIER = HeldVerdict(
-    "it has no limit: it started before its node had an isolation tier, which holds it "
-    "after its pod is made anew"
+    "it has no limit, because it started before its node had an isolation tier; delete "
+    "its pod, and the one that replaces it is limited"
 )
 
 

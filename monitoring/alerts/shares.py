@@ -46,9 +46,10 @@ SHARES = Group(
             "warning",
             f"{_WHO} is not held to its share",
             "The isolation tier of {{ $labels.NodeName }} does not limit it: it can "
-            "take memory that is promised to other pods. The event VcudaNotHeld of the "
-            "pod has the reason. Give the program a libc and a way to the card that "
-            "the tier holds, or a whole card.",
+            "take memory of other pods. The event VcudaNotHeld of the "
+            "pod has the reason. If the pod is older than the tier, delete it, so that "
+            "a new one is made. Else use a dynamically linked program with glibc that "
+            "calls CUDA, or give the pod a whole card.",
             "5m",
         ),
         Alert(
