@@ -20,6 +20,8 @@ REGION = ".region"
 """Tier ``preload``: what the library counts, as ``isolation/preload/region.c`` says."""
 REGION_BYTES = 16 + 1024 * 32
 _MAGIC = 0x33616475632D7661
+_FORM = 0xFF << 56
+"""The bits of it that say which form the region has."""
 _COUNTS_CONTEXTS = "vcuda-limits 2\n"
 
 
@@ -52,13 +54,17 @@ def counts_contexts(limits_text: str) -> bool:
     return limits_text.startswith(_COUNTS_CONTEXTS)
 
 
-def parse_region(raw: bytes) -> Mapping[InnerPid, int]:
-    """Return how many bytes are counted of each process.
+def parse_region(raw: bytes) -> Mapping[InnerPid, int] | None:
+    """Return how many bytes are counted of each process; None for another form.
 
-    Nothing for a file that no process has begun, and for a damaged one: the library
-    does not believe it either. A process that has a context alone may have 0.
+    A container that has run since before an upgrade has the library of then. Nothing
+    for a file that no process has begun, and for a damaged one: the library does not
+    believe it either. A process that has a context alone may have 0.
     """
-    if len(raw) < REGION_BYTES or struct.unpack_from("=Q", raw)[0] != _MAGIC:
+    magic = struct.unpack_from("=Q", raw)[0] if len(raw) >= struct.calcsize("=Q") else 0
+    if magic != _MAGIC and magic & ~_FORM == _MAGIC & ~_FORM:
+        return None
+    if len(raw) < REGION_BYTES or magic != _MAGIC:
         return {}
     counted: dict[InnerPid, int] = {}
     for used, pid, start, _ in struct.iter_unpack("=4Q", raw[16:REGION_BYTES]):

@@ -59,6 +59,14 @@ def test_a_region_that_the_library_would_not_believe(
     assert LimitFolders(tmp_path).read()[A].counted == {}
 
 
+def test_a_container_that_runs_since_before_an_upgrade(tmp_path: Path) -> None:
+    """Its library counts in another form: nothing is known, and nobody is alarmed."""
+    folder = put(tmp_path, RECORD, PRELOAD)
+    earlier = b"av-cuda2" + region({(7, 100): 300})[8:]
+    (folder / REGION).write_bytes(earlier[:24592])
+    assert LimitFolders(tmp_path).read()[A].counted is None
+
+
 def test_a_container_by_a_claim(tmp_path: Path) -> None:
     """By the part of the claim that it uses."""
     claim = PreparedResourceClaim("uid-c", "default", "c", (), {"r": PRELOAD}, {})
