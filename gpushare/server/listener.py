@@ -11,7 +11,7 @@ import logging
 import math
 import socket
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -58,7 +58,7 @@ class Listener:
             ]
             unless_all.pop_all()
         # As many as connections, so that slow pages do not delay a probe.
-        self._threads = ThreadPoolExecutor(MOST_CONNECTIONS, "page")
+        self._free_threads = asyncio.Semaphore(MOST_CONNECTIONS)
         self._open: dict[asyncio.Task[None], bool] = {}
         """Oldest first; whether it waits for the application and not its client."""
 
@@ -85,7 +85,6 @@ class Listener:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        self._threads.shutdown(wait=False)
 
     async def _end(self) -> None:
         ending = [*self._accepting, *self._open]
@@ -139,12 +138,36 @@ class Listener:
                 if not (head := await self._head(client)):
                     return
                 self._open[task] = True
-                exchange = await self._loop.run_in_executor(
-                    self._threads, _Exchange, head, application
-                )
+                exchange = await self._call(head, application)
                 self._open[task] = False
                 for piece in exchange.pieces:
                     await self._loop.sock_sendall(client, piece)
+
+    async def _call(self, head: bytes, application: WSGIApplication) -> "_Exchange":
+        """Call the application in a daemon thread.
+
+        The process would not end before the threads of an executor, however long the
+        application waits for others.
+        """
+        await self._free_threads.acquire()
+        future = Future["_Exchange"]()
+
+        def run() -> None:
+            try:
+                future.set_result(_Exchange(head, application))
+            except BaseException as error:  # noqa: BLE001  the waiting task raises it
+                future.set_exception(error)
+            # The loop is closed when the listener is.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._free_threads.release)
+
+        future.set_running_or_notify_cancel()
+        try:
+            Thread(target=run, name="page", daemon=True).start()
+        except RuntimeError:
+            self._free_threads.release()
+            raise
+        return await asyncio.wrap_future(future)
 
     async def _head(self, client: socket.socket) -> bytes:
         """Read a request's head; empty if the client closed before its end."""

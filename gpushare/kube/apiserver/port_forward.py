@@ -12,9 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import certifi
 import websocket
 from kubernetes import client
-from kubernetes.stream.ws_client import create_websocket, get_websocket_url
+from kubernetes.stream.ws_client import (
+    V4_CHANNEL_PROTOCOL,
+    get_websocket_url,
+    websocket_proxycare,
+)
 
 from gpushare.kube.apiserver.client import error_of_answer
 from gpushare.kube.errors import ClusterError, Unavailable, Unreachable, error_for
@@ -133,7 +138,6 @@ def fetch_page(
     ``tls`` is the context for a port that wants TLS, and the server's name.
     """
     with _opened(api, pod, port) as opened:
-        opened.settimeout(TIMEOUT_S)
         try:
             link = Link(opened)
             return read_page(TlsLink(link, *tls) if tls else link, port, path)
@@ -220,17 +224,48 @@ def _opened(api: client.ApiClient, pod: Ref, port: int) -> Iterator[Any]:
         auth_settings=["BearerToken"],
     )
     try:
-        opened = create_websocket(  # type: ignore[no-untyped-call]
+        opened = _connect(
             api.configuration,
             get_websocket_url(url),  # type: ignore[no-untyped-call]
-            headers,
+            headers.get("authorization"),
         )
     except (*_BROKEN, ValueError) as error:
         raise _not_opened(error) from error
     try:
         yield opened
     finally:
-        opened.shutdown()
+        opened.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _connect(
+    configuration: client.Configuration, url: str, authorization: str | None
+) -> websocket.WebSocket:
+    """Open a websocket; each wait for the other side ends after ``TIMEOUT_S``.
+
+    The kubernetes client's ``create_websocket`` would wait for the API server, which
+    waits for kubelet, without end.
+    """
+    options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
+    if configuration.verify_ssl:
+        authorities = configuration.ssl_ca_cert or certifi.where()
+        options = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": authorities}
+        if configuration.assert_hostname is not None:
+            options["check_hostname"] = configuration.assert_hostname
+    given = {
+        "certfile": configuration.cert_file,
+        "keyfile": configuration.key_file,
+        "server_hostname": configuration.tls_server_name,
+    }
+    options |= {name: value for name, value in given.items() if value}
+    how: dict[str, Any] = {"timeout": TIMEOUT_S, "subprotocols": [V4_CHANNEL_PROTOCOL]}
+    if authorization:
+        how["header"] = [f"authorization: {authorization}"]
+    if configuration.proxy:
+        # It also has the addresses that are reached without a proxy.
+        websocket_proxycare(how, configuration, url, {})  # type: ignore[no-untyped-call]
+    opened = websocket.WebSocket(sslopt=options)
+    opened.connect(url, **how)  # type: ignore[no-untyped-call]
+    return opened
 
 
 def _not_opened(error: Exception) -> ClusterError:

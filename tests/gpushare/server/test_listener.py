@@ -3,6 +3,8 @@
 import http.client
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
@@ -324,6 +326,37 @@ def test_it_ends_while_others_hang() -> None:
             assert ask(address)[0] == HTTPStatus.OK
         assert links[1].recv(1) == b""
         wait_until(lambda: not why_not_listen(address), "a free address")
+
+
+WAITS_FOR_EVER = """
+import socket, sys
+from threading import Event
+from gpushare.server.listener import Listener
+from gpushare.settings import Address
+
+called = Event()
+
+def application(environ, start):
+    called.set()
+    Event().wait()
+
+address = Address("127.0.0.1", int(sys.argv[1]))
+with Listener({address: application}), socket.create_connection(
+    (address.host, address.port)
+) as link:
+    link.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+    called.wait()
+"""
+
+
+def test_the_process_ends_while_an_application_waits() -> None:
+    """As ``gpusharectl ui`` does on Ctrl-C while the cluster does not answer."""
+    port = str(find_free_address().port)
+    command = [sys.executable, "-c", WAITS_FOR_EVER, port]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[3], timeout=90, check=False
+    )
+    assert done.returncode == 0
 
 
 def test_an_address_that_is_taken_is_an_error_and_leaves_nothing_behind() -> None:

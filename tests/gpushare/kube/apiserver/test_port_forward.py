@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 
 import pytest
+from kubernetes import client
 from websocket import (
     ABNF,
     WebSocketBadStatusException,
@@ -18,6 +19,7 @@ from gpushare.kube.apiserver import port_forward
 from gpushare.kube.apiserver.port_forward import Link, TlsLink, read_page
 from gpushare.kube.errors import Forbidden, NotFound, Unavailable, Unreachable
 from gpushare.kube.names import EXTENDER_SERVER_NAME
+from gpushare.kube.objects import Ref
 from gpushare.server.tls import TlsFiles, make_server_context
 from tests.testbed.certificates import Certificates, certificates
 
@@ -157,6 +159,20 @@ def test_what_the_api_server_says_to_it() -> None:
     silence = port_forward._not_opened(OSError("timed\nout"))
     assert isinstance(silence, Unavailable)
     assert str(silence) == "no answer from the API server: timed out"
+
+
+@pytest.mark.parametrize("host", ["http://127.0.0.1:{}", "https://127.0.0.1:{}"])
+def test_an_api_server_that_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """It waits for a kubelet that hangs, for instance; the wait has an end."""
+    monkeypatch.setattr(port_forward, "TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        api = client.ApiClient(client.Configuration(host=host.format(port)))
+        pod = Ref("v1", "Pod", "extender", "kube-system")
+        with pytest.raises(Unavailable, match=r"API server: .*timed"):
+            port_forward.fetch_page(api, pod, 39999, "/ui")
 
 
 BODY = b'{"nodes": []}' * 20_000
