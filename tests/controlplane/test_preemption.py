@@ -7,7 +7,7 @@ takes the one where the victims that we answer cost least.
 
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -16,7 +16,7 @@ from tests.controlplane.by_hand import NOBODY, bind
 from tests.controlplane.gate import GROUP, asked_of_bindings
 from tests.controlplane.world import World, cards_of, node_of
 from tests.testbed.controlplane import ControlPlane
-from tests.testbed.objects import new_namespace, post_pod, read_pod
+from tests.testbed.objects import AT_ONCE, new_namespace, pod_path, post_pod, read_pod
 from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
@@ -163,10 +163,19 @@ def settle(
 
 
 def drive_in(world: World, units: int, cpu: str = "10m") -> str:
-    """Create the preemptor, and give the node where it came in."""
+    """Create the preemptor, and give the node where it came in.
+
+    kube-scheduler may evict a victim again whose end it has not seen yet. It then waits
+    for that end, which came meanwhile, until another pod ends somewhere.
+    """
     a_pod = world.pod("vip", units, 1, priority_class="p100")
     a_pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
     posted = post_pod(world.rest, a_pod)
+    with suppress(AssertionError):
+        return world.bound(posted, timeout_s=10).node
+    passer = world.pod("passer")
+    passer["spec"]["nodeName"] = "elsewhere"
+    world.rest.must("DELETE", pod_path(post_pod(world.rest, passer)), AT_ONCE)
     return world.bound(posted).node
 
 
