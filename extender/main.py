@@ -42,12 +42,12 @@ from gpushare.informers.pods import UNFINISHED
 from gpushare.informers.resource_claims import RESOURCE_CLAIMS, ResourceClaimWatch
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
-from gpushare.kube.reflector import Reflector
+from gpushare.kube.reflector import Readiness, Reflector
 from gpushare.process import Loop, start_or_end_process, try_to_listen
 from gpushare.server import tls
 from gpushare.server.asgi import Application
 from gpushare.server.listener import Listener
-from gpushare.server.public import MetricsPage, Readiness, create_public_app
+from gpushare.server.public import MetricsPage, create_public_app
 from gpushare.server.start import check_start
 from gpushare.server.tls import CertificateCollector
 

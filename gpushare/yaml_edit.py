@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 import yaml
 from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 
-from gpushare.domain.refusal import clean_text
+from gpushare.domain.model import clean_text
 
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C library is 8 times faster and sets the same marks."""

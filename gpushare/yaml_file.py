@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from gpushare.domain.model import clean_text
 from gpushare.domain.quantity import is_plain_number
-from gpushare.domain.refusal import clean_text
 
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[str | int, ...]

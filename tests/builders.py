@@ -17,11 +17,11 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
     PodUID,
+    Refusal,
     Share,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.policies import POLICIES, CardOrder, Policy, PolicyChoice
-from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement

@@ -10,11 +10,10 @@ from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.eviction.preemption import Victims, choose_victims
 from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import Placement, PodRequest
+from gpushare.domain.model import Placement, PodRequest, Refusal
 from gpushare.domain.node import Node
 from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import decode_cards, encode_cards
 from tests.builders import request
 from tests.test_laws import claims, moderately, pages, policies

@@ -17,12 +17,12 @@ from gpushare.domain.model import (
     NodeName,
     Placement,
     PodRequest,
+    Refusal,
     Share,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import POLICIES, Policy, PolicyChoice
-from gpushare.domain.refusal import Refusal
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
 from gpushare.kube.annotations import (

@@ -16,10 +16,17 @@ from extender.scheduling.bind import Binder
 from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import BindingArgs
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import Card, CardUUID, NodeName, Placement, PodRequest
+from gpushare.domain.model import (
+    Card,
+    CardUUID,
+    NodeName,
+    Placement,
+    PodRequest,
+    Reason,
+    Refusal,
+)
 from gpushare.domain.placement import find_refusal, place, score_node
 from gpushare.domain.policies import Policy, PolicyChoice
-from gpushare.domain.refusal import Reason, Refusal
 from gpushare.domain.request import Role, peak_amount
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer

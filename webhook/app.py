@@ -18,10 +18,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from gpushare.kube.admission import admit, deny, read_admission_request
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.reflector import Sink
+from gpushare.kube.reflector import Readiness, Sink
 from gpushare.logs import about
 from gpushare.server.asgi import Application, PostsAndPages
-from gpushare.server.public import MetricsPage, Readiness, create_bare_app
+from gpushare.server.public import MetricsPage, create_bare_app
 from webhook.pool import UNKNOWN, CardPool, PoolNode, read_pool_node
 from webhook.rules.review import ReviewSettings, patch_between, review_pod
 

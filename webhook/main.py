@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 from gpushare import logs
 from gpushare.kube.apiserver.api import ApiServer
 from gpushare.kube.cluster import Cluster, Kind
-from gpushare.kube.reflector import Reflector
+from gpushare.kube.reflector import Readiness, Reflector
 from gpushare.process import start_or_end_process
 from gpushare.server.asgi import Application
 from gpushare.server.listener import Listener
-from gpushare.server.public import MetricsPage, Readiness, create_public_app
+from gpushare.server.public import MetricsPage, create_public_app
 from gpushare.server.start import check_start
 from gpushare.server.tls import CertificateCollector
 from webhook.app import PoolBook, ReviewMetrics, WebhookParts, create_webhook_app

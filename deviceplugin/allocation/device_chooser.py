@@ -35,11 +35,11 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
     PodUID,
+    Refusal,
     Share,
 )
 from gpushare.domain.placement import place, share_whole_cards
 from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
-from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.codec import refusal_text
 from gpushare.kubelet.node_pods import EventRecorder

@@ -18,12 +18,12 @@ from gpushare.domain.model import (
     NodeName,
     Placement,
     PodRef,
+    Refusal,
     Share,
     units_of,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import join_shares, share_whole_cards
-from gpushare.domain.refusal import Refusal
 from gpushare.kube import names, words
 from gpushare.kubelet.pods import (
     CORE_KIND,

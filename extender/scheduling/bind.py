@@ -11,8 +11,7 @@ from threading import Condition
 
 from extender.scheduling.state import ExtenderState
 from extender.scheduling.wire import BindingArgs
-from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID
-from gpushare.domain.refusal import Refusal
+from gpushare.domain.model import NodeName, Placement, PodRequest, PodUID, Refusal
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Kind, PodTarget

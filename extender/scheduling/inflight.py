@@ -19,17 +19,18 @@ from threading import Condition
 from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
+    CORE_AND_MEMORY,
     NOTHING,
     Amount,
     NodeName,
     Placement,
     PodRequest,
     PodUID,
+    Refusal,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import Decider
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import CORE_AND_MEMORY, Refusal
 
 _MOST_TRIALS = 200
 """Pending pods that are placed one by one, over all nodes: some 10 ms of work."""

@@ -33,10 +33,9 @@ from gpushare.domain.eviction.preemption import (
 )
 from gpushare.domain.kept_answers import FilterAnswer, KeptAnswers, KeptScores
 from gpushare.domain.links import add_links
-from gpushare.domain.model import NodeName, PodRequest, PodUID
+from gpushare.domain.model import NO_CARDS, NodeName, PodRequest, PodUID, Refusal
 from gpushare.domain.placement import choose_node, find_refusal, place
 from gpushare.domain.policies import HIGHEST_SCORE, Policy
-from gpushare.domain.refusal import NO_CARDS, Refusal
 from gpushare.kube.cluster import Cluster, Kind
 from gpushare.kube.codec import PodRecord, read_budgets, read_pod_record, refusal_text
 from gpushare.kube.errors import ClusterError

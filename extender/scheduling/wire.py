@@ -12,8 +12,7 @@ from itertools import starmap
 import orjson
 
 from gpushare.domain.eviction.preemption import Victims
-from gpushare.domain.model import NodeName, PodRef, PodRequest, PodUID
-from gpushare.domain.refusal import Refusal
+from gpushare.domain.model import NodeName, PodRef, PodRequest, PodUID, Refusal
 from gpushare.kube import codec
 from gpushare.kube.json_reader import Malformed, Reader
 

@@ -25,15 +25,15 @@ from extender.scheduling.bind import Binder, BindOutcome, BindResult
 from extender.scheduling.service import SchedulingVerbs
 from extender.scheduling.wire import FilterResult
 from extender.server.ui import ExtenderPage
-from gpushare.domain.refusal import clean_text
+from gpushare.domain.model import clean_text
 from gpushare.kube.names import EXTENDER_PREFIX
+from gpushare.kube.reflector import Readiness
 from gpushare.logs import about
 from gpushare.server.asgi import Application, PostHandler, PostsAndPages, in_thread
 from gpushare.server.page_policy import STATE_HEADERS
 from gpushare.server.public import (
     INTERNAL_ERROR,
     MetricsPage,
-    Readiness,
     create_public_app,
     json_response,
 )

@@ -18,8 +18,9 @@ from extender.scheduling.state import ExtenderState
 from gpushare.domain.model import Card
 from gpushare.domain.node import Node
 from gpushare.kube.codec import PodRecord
+from gpushare.kube.reflector import Readiness
 from gpushare.server.exposition import Labels, LargeGauge
-from gpushare.server.public import PAUSE_S, Readiness
+from gpushare.server.public import PAUSE_S
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from gpushare.kube.admission import admit, deny, read_admission_request
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CLAIMS_PATH
+from gpushare.kube.reflector import Readiness
 from gpushare.kube.resource_claims.allocated import (
     ResourceClaim,
     read_resource_claim,
@@ -25,7 +26,7 @@ from gpushare.kube.resource_claims.allocated import (
 )
 from gpushare.logs import about
 from gpushare.server.asgi import Application, PostsAndPages, Receive, Scope, Send
-from gpushare.server.public import Readiness, create_readiness_app
+from gpushare.server.public import create_readiness_app
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from gpushare.informers.snapshot import Users, write_snapshot
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.node_filters import NodeProperties
+from gpushare.kube.reflector import Readiness
 from gpushare.server.page_policy import make_page_headers
-from gpushare.server.public import Readiness
 
 MOST_REASONS = 32
 """Different requests for which a reason is computed at a time; each takes a look at all

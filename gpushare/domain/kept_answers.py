@@ -18,11 +18,10 @@ from typing import Self
 
 from gpushare.domain import links
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, PodRequest
+from gpushare.domain.model import NodeName, PodRequest, Refusal
 from gpushare.domain.node import Node
 from gpushare.domain.placement import Decider, score_links, score_node
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import Refusal
 
 Judge = Callable[[Node], Refusal | None]
 RequestShape = object

@@ -9,11 +9,19 @@ from dataclasses import replace
 from functools import reduce
 from threading import Condition
 
-from gpushare.domain.model import Card, NodeName, Placement, PodRequest, PodUID
+from gpushare.domain.model import (
+    NO_CARDS,
+    Card,
+    NodeName,
+    Placement,
+    PodRequest,
+    PodUID,
+    Reason,
+    Refusal,
+)
 from gpushare.domain.node import Node, why_no_room
 from gpushare.domain.placement import place
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import NO_CARDS, Reason, Refusal
 
 _LONGEST_JOURNAL = 65_536
 _MOST_PLANS = 100

@@ -6,7 +6,9 @@ from functools import cached_property
 
 from gpushare.domain.model import (
     CORES_PER_CARD,
+    NO_CARDS,
     NOTHING,
+    UNTOUCHED_CARDS,
     Amount,
     Card,
     CardUUID,
@@ -16,10 +18,6 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
     PodUID,
-)
-from gpushare.domain.refusal import (
-    NO_CARDS,
-    UNTOUCHED_CARDS,
     Refusal,
     refuse_insufficient,
 )

@@ -13,7 +13,9 @@ from itertools import chain
 from gpushare.domain import links
 from gpushare.domain.model import (
     CORES_PER_CARD,
+    NO_CARDS,
     NOTHING,
+    UNTOUCHED_CARDS,
     Amount,
     Card,
     CardUUID,
@@ -22,16 +24,12 @@ from gpushare.domain.model import (
     NodeName,
     Placement,
     PodRequest,
+    Refusal,
     Share,
+    refuse_insufficient,
 )
 from gpushare.domain.node import CardCapacity, Node, Summary
 from gpushare.domain.policies import Policy, Rank
-from gpushare.domain.refusal import (
-    NO_CARDS,
-    UNTOUCHED_CARDS,
-    Refusal,
-    refuse_insufficient,
-)
 
 _MOST_STEPS = 500
 """Steps of the search for several claims on one node: about 5 ms."""

@@ -11,9 +11,18 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, Protocol
 
-from gpushare.domain.model import Amount, Card, CardUUID, Claim, NodeName, PodRequest
+from gpushare.domain.model import (
+    Amount,
+    Card,
+    CardUUID,
+    Claim,
+    NodeName,
+    PodRequest,
+    Refusal,
+    clean_text,
+    refuse_invalid,
+)
 from gpushare.domain.node import Node
-from gpushare.domain.refusal import Refusal, clean_text, refuse_invalid
 
 SortKey = tuple[int, ...]
 Rank = tuple[SortKey, str | int]

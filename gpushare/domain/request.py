@@ -10,8 +10,10 @@ from gpushare.domain.model import (
     Amount,
     Claim,
     ContainerAmount,
+    Refusal,
+    clean_text,
+    refuse_invalid,
 )
-from gpushare.domain.refusal import Refusal, clean_text, refuse_invalid
 
 MOST_APART = 16
 """Most containers of a pod that may have a card each: as many as the largest nodes have

@@ -10,11 +10,11 @@ from gpushare.domain.model import (
     Card,
     NodeName,
     PodRequest,
+    Refusal,
 )
 from gpushare.domain.node import Block, Node
 from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import Policy, PolicyChoice
-from gpushare.domain.refusal import Refusal
 from gpushare.kube import words
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.node_filters import NodeProperties, find_bar

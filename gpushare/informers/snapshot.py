@@ -14,10 +14,10 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
     PodUID,
+    Refusal,
 )
 from gpushare.domain.node import Block, Node, find_free_units
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, PolicyChoice
-from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import (
     read_card,
     read_links,

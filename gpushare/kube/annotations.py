@@ -27,10 +27,12 @@ from gpushare.domain.model import (
     Placement,
     PodRef,
     PodRequest,
+    Refusal,
     Share,
+    clean_text,
+    refuse_invalid,
 )
 from gpushare.domain.placement import join_shares
-from gpushare.domain.refusal import Refusal, clean_text, refuse_invalid
 from gpushare.domain.request import MOST_APART
 from gpushare.kube import names
 from gpushare.kube.json_reader import Malformed, Reader

@@ -21,8 +21,11 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
     PodUID,
+    Reason,
+    Refusal,
+    clean_text,
+    refuse_invalid,
 )
-from gpushare.domain.refusal import Reason, Refusal, clean_text, refuse_invalid
 from gpushare.kube import names
 from gpushare.kube.annotations import (
     LIMITS,

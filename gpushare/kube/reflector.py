@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -263,3 +263,36 @@ class Reflector:
             "because": f"{type(error).__name__}: {error}",
             "failures": self._failures,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether every reflector has synced and heard from the API server lately.
+
+    ``notes`` names reflectors that need not, each with a sentence that says why.
+    """
+
+    reflectors: tuple[tuple[str, Reflector], ...]
+    stale_after_s: float
+    notes: Callable[[], Mapping[str, str]] = dict
+
+    def why_not(self) -> list[str]:
+        """Return a sentence for each reason not to answer; empty when ready."""
+        reasons, notes = [], self.notes()
+        for name, reflector in self.reflectors:
+            if name in notes:
+                continue
+            age_s = reflector.age_s()
+            if not reflector.synced.is_set():
+                reasons.append(f"{name} have not been listed yet")
+            elif age_s is None or age_s > self.stale_after_s:
+                reasons.append(
+                    f"no news of {name} for {age_s or 0:.0f} s; "
+                    "is the API server reachable?"
+                )
+        return reasons
+
+    def ages_s(self) -> dict[str, float]:
+        """Return the seconds since each reflector last heard something."""
+        ages = {name: reflector.age_s() for name, reflector in self.reflectors}
+        return {name: age_s for name, age_s in ages.items() if age_s is not None}

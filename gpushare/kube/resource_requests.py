@@ -9,7 +9,15 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from gpushare.domain.model import UNIT_MIB, Amount, Claim, HostAmount
+from gpushare.domain.model import (
+    UNIT_MIB,
+    Amount,
+    Claim,
+    HostAmount,
+    Refusal,
+    clean_text,
+    refuse_invalid,
+)
 from gpushare.domain.quantity import (
     NotAQuantity,
     NotWhole,
@@ -19,7 +27,6 @@ from gpushare.domain.quantity import (
     parse_whole,
     read_whole,
 )
-from gpushare.domain.refusal import Refusal, clean_text, refuse_invalid
 from gpushare.domain.request import ContainerSpec, Role, build_claims, peak_amount
 from gpushare.kube import names
 from gpushare.kube.cluster import Json

@@ -24,8 +24,8 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
     PodUID,
+    Refusal,
 )
-from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import Role
 from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Json, PodTarget

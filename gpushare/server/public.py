@@ -8,7 +8,6 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from threading import Lock
 
 import orjson
@@ -18,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from werkzeug.exceptions import HTTPException
 
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.reflector import Reflector
+from gpushare.kube.reflector import Readiness
 from gpushare.server import exposition
 
 logger = logging.getLogger(__name__)
@@ -31,39 +30,6 @@ PAUSE_S = 0.0001
 _GZIP = 31
 """What zlib calls the format of gzip, with its largest window."""
 INTERNAL_ERROR = "internal error in the vcuda extender; its log has the details"
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Whether every reflector has synced and heard from the API server lately.
-
-    ``notes`` names reflectors that need not, each with a sentence that says why.
-    """
-
-    reflectors: tuple[tuple[str, Reflector], ...]
-    stale_after_s: float
-    notes: Callable[[], Mapping[str, str]] = dict
-
-    def why_not(self) -> list[str]:
-        """Return a sentence for each reason not to answer; empty when ready."""
-        reasons, notes = [], self.notes()
-        for name, reflector in self.reflectors:
-            if name in notes:
-                continue
-            age_s = reflector.age_s()
-            if not reflector.synced.is_set():
-                reasons.append(f"{name} have not been listed yet")
-            elif age_s is None or age_s > self.stale_after_s:
-                reasons.append(
-                    f"no news of {name} for {age_s or 0:.0f} s; "
-                    "is the API server reachable?"
-                )
-        return reasons
-
-    def ages_s(self) -> dict[str, float]:
-        """Return the seconds since each reflector last heard something."""
-        ages = {name: reflector.age_s() for name, reflector in self.reflectors}
-        return {name: age_s for name, age_s in ages.items() if age_s is not None}
 
 
 class MetricsPage:

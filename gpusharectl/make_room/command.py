@@ -20,8 +20,8 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
     PodUID,
+    Refusal,
 )
-from gpushare.domain.refusal import Refusal
 from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.codec import refusal_text

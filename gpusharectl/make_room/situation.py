@@ -15,9 +15,8 @@ from gpushare.domain.eviction.movable import (
 )
 from gpushare.domain.eviction.preemption import Budget, EvictionFacts
 from gpushare.domain.hosts import Hosts
-from gpushare.domain.model import NodeName, PodRequest, PodUID
+from gpushare.domain.model import NodeName, PodRequest, PodUID, Refusal
 from gpushare.domain.policies import FRAG, PolicyChoice
-from gpushare.domain.refusal import Refusal
 from gpushare.informers.pods import UNFINISHED
 from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Json, Kind

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from gpushare.domain.model import CORES_PER_CARD, Amount
+from gpushare.domain.model import CORES_PER_CARD, Amount, Refusal, clean_text
 from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, parse_whole
-from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
 from gpushare.kube.annotations import read_card_selector

@@ -33,11 +33,11 @@ from gpushare.domain.model import (
     Placement,
     PodRef,
     PodRequest,
+    Refusal,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import find_refusal, place, schedule, score_node
 from gpushare.domain.policies import Policy, PolicyChoice
-from gpushare.domain.refusal import Refusal
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
 from gpushare.kube import codec, facts, names

@@ -14,8 +14,8 @@ from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from gpushare.domain.model import clean_text
 from gpushare.domain.policies import POLICIES
-from gpushare.domain.refusal import clean_text
 from gpushare.kube.cluster import Json
 from gpushare.yaml_file import YamlError, read_bytes
 from gpusharectl.access import access_options, reached

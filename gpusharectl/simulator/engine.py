@@ -11,10 +11,9 @@ from gpushare.domain.eviction.landing import PodMove, Situation
 from gpushare.domain.eviction.movable import Movable, MoveCandidate, why_pod_stays
 from gpushare.domain.eviction.moves import Bounds, MovePlan, plan_moves
 from gpushare.domain.eviction.preemption import EvictionFacts
-from gpushare.domain.model import Amount, NodeName, Placement, PodRef, PodUID
+from gpushare.domain.model import Amount, NodeName, Placement, PodRef, PodUID, Refusal
 from gpushare.domain.node import Node
 from gpushare.domain.policies import PolicyChoice
-from gpushare.domain.refusal import Refusal
 from gpushare.kube import facts
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.facts import is_leaving

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gpushare.domain.model import Placement
+from gpushare.domain.model import Placement, clean_text
 from gpushare.domain.policies import POLICIES, PolicyChoice
-from gpushare.domain.refusal import clean_text
 from gpushare.informers.pods import UNFINISHED
 from gpushare.informers.resource_claims import place_resource_claim
 from gpushare.kube import codec, facts, names, words

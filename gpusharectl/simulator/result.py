@@ -9,9 +9,16 @@ from typing import Annotated
 from pydantic import ValidationError
 
 from gpushare.domain.links import NVLINK
-from gpushare.domain.model import CORES_PER_CARD, Card, NodeName, Placement, PodRef
+from gpushare.domain.model import (
+    CORES_PER_CARD,
+    Card,
+    NodeName,
+    Placement,
+    PodRef,
+    Refusal,
+    clean_text,
+)
 from gpushare.domain.policies import PolicyChoice
-from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.kube import codec, names, words
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json

@@ -21,10 +21,9 @@ from pydantic import (
 from gpushare.domain import topologies
 from gpushare.domain.eviction.moves import MOST_MOVES
 from gpushare.domain.links import with_scores
-from gpushare.domain.model import CORES_PER_CARD, units_of
+from gpushare.domain.model import CORES_PER_CARD, clean_text, units_of
 from gpushare.domain.policies import CARD_ORDERS, POLICIES, PolicyChoice
 from gpushare.domain.quantity import NotAQuantity
-from gpushare.domain.refusal import clean_text
 from gpushare.kube import words
 from gpushare.kube.annotations import MOST_CARDS
 from gpushare.kube.cluster import Json

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.domain.card_selector import read_mig_profile
-from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID
+from gpushare.domain.model import CORES_PER_CARD, Card, CardUUID, Refusal, clean_text
 from gpushare.domain.quantity import NotAQuantity, parse_mebibytes
-from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json

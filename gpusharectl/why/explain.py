@@ -16,11 +16,11 @@ from gpushare.domain.model import (
     NodeName,
     Placement,
     PodRequest,
+    Refusal,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import Refusal
 from gpushare.informers.shortage import find_bars, find_shortage
 from gpushare.kube import codec, facts, names, words
 from gpushare.kube.cluster import Json

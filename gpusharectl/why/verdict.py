@@ -19,11 +19,11 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
     PodUID,
+    Refusal,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import Refusal
 from gpushare.kube.annotations import LIMITS
 from gpushare.kube.codec import refusal_text
 from gpusharectl.output import INLINE, Data, encode

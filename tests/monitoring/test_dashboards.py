@@ -25,8 +25,8 @@ from extender.server.app import VerbMetrics
 from extender.server.metrics import LedgerCollector, ResourceClaimsCollector
 from gpushare.cards.source import MigInstance
 from gpushare.domain.model import CardUUID, NodeName
+from gpushare.kube.reflector import Readiness
 from gpushare.kubelet.limit_files import InnerPid
-from gpushare.server.public import Readiness
 from gpushare.server.tls import CertificateCollector, TlsFiles
 from monitoring.alerts import GROUPS
 from tests.builders import cards, event, node_json

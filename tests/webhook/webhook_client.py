@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 from werkzeug.test import Client
 
 from gpushare.kube.cluster import Json
-from gpushare.server.public import MetricsPage, Readiness
+from gpushare.kube.reflector import Readiness
+from gpushare.server.public import MetricsPage
 from tests.builders import pod_json
 from tests.gpushare.server.asgi_client import as_wsgi
 from webhook.app import ReviewMetrics, WebhookParts, create_webhook_app

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from itertools import islice
 
-from gpushare.domain.refusal import clean_text
+from gpushare.domain.model import clean_text
 from gpushare.kube.cluster import Json
 from webhook.bitfusion.resources import (
     Ask,

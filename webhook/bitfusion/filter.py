@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.domain.refusal import clean_text
+from gpushare.domain.model import clean_text
 from gpushare.kube import names
 from gpushare.kube.annotations import MOST_ENTRIES
 from gpushare.kube.cluster import Json

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
+from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount, clean_text
 from gpushare.domain.quantity import read_whole
-from gpushare.domain.refusal import clean_text
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from webhook.pod import PodContainer

@@ -6,8 +6,7 @@ possible.
 
 from dataclasses import dataclass, field
 
-from gpushare.domain.model import UNIT_MIB
-from gpushare.domain.refusal import clean_text
+from gpushare.domain.model import UNIT_MIB, clean_text
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SYSTEM_NAMESPACES

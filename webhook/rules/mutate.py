@@ -8,9 +8,8 @@ from collections.abc import Container
 from contextlib import suppress
 from dataclasses import replace
 
-from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount
+from gpushare.domain.model import CORES_PER_CARD, UNIT_MIB, Amount, Refusal
 from gpushare.domain.quantity import read_whole
-from gpushare.domain.refusal import Refusal
 from gpushare.domain.request import ContainerSpec, Role, peak_amount
 from gpushare.kube import names
 from gpushare.kube.annotations import MOST_CARDS, MOST_INSTANCES, read_card_selector

@@ -16,7 +16,14 @@ from itertools import product
 from posixpath import basename, normpath
 from typing import Literal
 
-from gpushare.domain.model import UNIT_MIB, PodRef, PodRequest, PodUID
+from gpushare.domain.model import (
+    UNIT_MIB,
+    PodRef,
+    PodRequest,
+    PodUID,
+    Refusal,
+    clean_text,
+)
 from gpushare.domain.policies import PolicyChoice
 from gpushare.domain.quantity import (
     NotAQuantity,
@@ -25,7 +32,6 @@ from gpushare.domain.quantity import (
     parse_mebibytes,
     parse_whole,
 )
-from gpushare.domain.refusal import Refusal, clean_text
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import read_card_selector
 from gpushare.kube.cluster import Json

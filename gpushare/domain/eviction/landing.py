@@ -23,11 +23,11 @@ from gpushare.domain.model import (
     PodRef,
     PodRequest,
     PodUID,
+    Refusal,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import choose_node, find_refusal, place, score_node
 from gpushare.domain.policies import Policy, PolicyChoice
-from gpushare.domain.refusal import Refusal
 
 _REPLACEMENT = PodUID("the replacement")
 

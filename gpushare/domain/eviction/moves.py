@@ -25,11 +25,11 @@ from gpushare.domain.model import (
     Placement,
     PodRequest,
     PodUID,
+    Refusal,
 )
 from gpushare.domain.node import Node
 from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import Refusal
 
 MOST_MOVES = 5
 """Moves of a plan, unless the caller says otherwise: each one restarts a pod."""

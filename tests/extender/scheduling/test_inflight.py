@@ -14,10 +14,9 @@ from extender.scheduling.inflight import Inflight, PendingBind, refuse_with_pend
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import NodeName, Placement, PodRequest
+from gpushare.domain.model import NodeName, Placement, PodRequest, Reason
 from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import POLICIES
-from gpushare.domain.refusal import Reason
 from gpushare.kube.annotations import decode_placement
 from gpushare.kube.cluster import Kind
 from gpushare.kube.codec import read_pod_ref

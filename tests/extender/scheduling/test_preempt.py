@@ -8,8 +8,7 @@ import pytest
 from extender.scheduling.bind import BindOutcome
 from extender.scheduling.wire import PreemptionArgs
 from gpushare.domain.eviction.preemption import Victims
-from gpushare.domain.model import NodeName, PodUID
-from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.model import NodeName, PodUID, Reason, Refusal
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import Forbidden, Unavailable

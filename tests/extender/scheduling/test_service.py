@@ -13,8 +13,7 @@ from extender.scheduling.service import WaitAllowance, divide_names
 from extender.scheduling.wire import write_filter_reply
 from gpushare.domain.eviction.preemption import Victims
 from gpushare.domain.kept_answers import FilterAnswer
-from gpushare.domain.model import NodeName, PodUID
-from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.model import NodeName, PodUID, Reason, Refusal
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Unavailable

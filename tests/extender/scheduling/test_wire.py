@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from extender.scheduling import wire
 from extender.scheduling.wire import FilterResult
 from gpushare.domain.eviction.preemption import Victims
-from gpushare.domain.model import NodeName, PodRequest, PodUID
-from gpushare.domain.refusal import Refusal
+from gpushare.domain.model import NodeName, PodRequest, PodUID, Refusal
 from gpushare.kube import names
 from gpushare.kube.json_reader import Malformed
 from tests.builders import container_json, pod_json, ref, request

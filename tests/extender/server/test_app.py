@@ -24,9 +24,9 @@ from extender.server.app import (
 from extender.settings import ExtenderSettings
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
-from gpushare.kube.reflector import Reflector
+from gpushare.kube.reflector import Readiness, Reflector
 from gpushare.server.asgi import CONNECTION, Application
-from gpushare.server.public import MetricsPage, Readiness
+from gpushare.server.public import MetricsPage
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import cards, node_json, pod_json
 from tests.extender.extender_fixture import ExtenderFixture, binding

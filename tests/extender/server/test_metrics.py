@@ -13,7 +13,7 @@ from extender.server.app import VerbMetrics
 from extender.server.metrics import LedgerCollector, ResourceClaimsCollector
 from gpushare.domain.model import NodeName
 from gpushare.kube.names import ACTUAL
-from gpushare.server.public import Readiness
+from gpushare.kube.reflector import Readiness
 from gpushare.server.tls import CertificateCollector, TlsFiles
 from tests.builders import (
     FIRST_FIT,

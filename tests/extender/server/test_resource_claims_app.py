@@ -17,9 +17,8 @@ from extender.server.resource_claims_app import (
 )
 from gpushare.domain.model import NodeName
 from gpushare.kube.cluster import Json, Kind, WatchEvent
-from gpushare.kube.reflector import Reflector
+from gpushare.kube.reflector import Readiness, Reflector
 from gpushare.server.asgi import Application
-from gpushare.server.public import Readiness
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import (
     allocation_json,

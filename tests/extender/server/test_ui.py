@@ -20,7 +20,7 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import read_pod_record
-from gpushare.server.public import Readiness
+from gpushare.kube.reflector import Readiness
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from tests.builders import (
     bound_json,

@@ -11,11 +11,10 @@ from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.kept_answers import KeptAnswers, KeptScores
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.links import with_scores
-from gpushare.domain.model import NodeName, PodRequest
+from gpushare.domain.model import NodeName, PodRequest, Reason, Refusal
 from gpushare.domain.node import Node
 from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import Reason, Refusal
 from gpushare.domain.request import MOST_APART
 from tests.builders import (
     BEST_FIT,

@@ -8,9 +8,8 @@ from threading import Thread
 import pytest
 
 from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import Amount, Card, NodeName, Placement
+from gpushare.domain.model import Amount, Card, NodeName, Placement, Reason, Refusal
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import (
     FIRST_FIT,
     card,

@@ -1,8 +1,8 @@
-"""The nouns: units of a card, amounts, shares."""
+"""The nouns: units of a card, amounts, shares, users' texts in refusals."""
 
 import pytest
 
-from gpushare.domain.model import NOTHING, Amount, units_of
+from gpushare.domain.model import NOTHING, Amount, clean_text, units_of
 from tests.builders import claim
 
 
@@ -37,3 +37,30 @@ def test_an_amount_fits_when_both_parts_do(
 )
 def test_a_hundred_cores_and_more_are_whole_cards(cores: int, whole: int) -> None:
     assert claim(cores=cores).whole_cards == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("best-fit", "best-fit"),
+        ("100%d %s", "100d s"),
+        ("a\nb\tc\x00d\x1be", "abcde"),
+        ("卡", "卡"),
+        ("x" * 100, "x" * 100),
+        ("x" * 101, "x" * 99 + "…"),
+        ("%" * 500 + "y", "y"),
+        ("\u202eevil\u200b", "evil"),
+    ],
+    ids=[
+        "plain",
+        "format",
+        "control",
+        "other scripts",
+        "just short enough",
+        "cut",
+        "percent does not count",
+        "invisible",
+    ],
+)
+def test_a_users_words_may_stand_in_an_event(text: str, clean: str) -> None:
+    assert clean_text(text) == clean

@@ -2,9 +2,8 @@
 
 import pytest
 
-from gpushare.domain.model import Amount, Placement
+from gpushare.domain.model import Amount, Placement, Reason, Refusal
 from gpushare.domain.node import Node, find_free_units, frontier, summarize
-from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import (
     apart,
     card,

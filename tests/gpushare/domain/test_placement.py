@@ -15,6 +15,8 @@ from gpushare.domain.model import (
     ContainerAmount,
     Placement,
     PodRequest,
+    Reason,
+    Refusal,
 )
 from gpushare.domain.node import CardCapacity, Node
 from gpushare.domain.placement import (
@@ -26,7 +28,6 @@ from gpushare.domain.placement import (
     share_whole_cards,
 )
 from gpushare.domain.policies import Policy
-from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import (
     BEST_FIT,
     FIRST_FIT,

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.domain.model import Amount
+from gpushare.domain.model import Amount, Reason, Refusal
 from gpushare.domain.policies import POLICIES, Policy, PolicyChoice
-from gpushare.domain.refusal import Reason, Refusal
 from tests.builders import card, node, placement, policy, request
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gpushare.domain.model import Amount
-from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.model import Amount, Reason, Refusal
 from gpushare.domain.request import (
     MOST_APART,
     ContainerSpec,

@@ -19,9 +19,9 @@ from gpushare.domain.model import (
     ContainerAmount,
     Placement,
     PodRequest,
+    Refusal,
     Share,
 )
-from gpushare.domain.refusal import Refusal
 from gpushare.kube import names
 from gpushare.kube.annotations import (
     decode_cards,

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.domain.model import Amount, PodRequest
-from gpushare.domain.refusal import Reason, Refusal
+from gpushare.domain.model import Amount, PodRequest, Reason, Refusal
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare.kube.cluster import Json, Kind, ListPage, WatchEvent
 from gpushare.kube.errors import ClusterError, Forbidden, Gone, Throttled, Unavailable
-from gpushare.kube.reflector import Reflector, ReflectorPace, Sink
+from gpushare.kube.reflector import Readiness, Reflector, ReflectorPace, Sink
 from tests.builders import event, node_json, page, pod_json
 
 Stream = list[WatchEvent | ClusterError | Callable[[], None]]
@@ -387,3 +387,33 @@ def test_nobody_reads_on_if_a_page_does_not_suit(applied: int) -> None:
         reader.join(30)
         assert not reader.is_alive()
     assert cluster.read <= applied + 3
+
+
+def followed(clock: Stop, *, listed: bool) -> Reflector:
+    script = Script(page(), Unavailable("gone"))
+    cluster: Any = script
+    made = Reflector(cluster, Kind.PODS, Notes(), clock=lambda: clock.now)
+    if listed:
+        made.run(script.stop)
+    return made
+
+
+def test_not_ready_before_everything_has_been_listed() -> None:
+    listed, missing = (followed(Stop(), listed=each) for each in (True, False))
+    readiness = Readiness((("nodes", listed), ("pods", missing)), 60)
+    assert readiness.why_not() == ["pods have not been listed yet"]
+    assert readiness.ages_s() == {"nodes": 0}
+    both = Readiness((("nodes", missing), ("pods", missing)), 60)
+    assert len(both.why_not()) == 2
+
+
+def test_not_ready_after_a_long_silence() -> None:
+    clock = Stop()
+    readiness = Readiness((("nodes", followed(clock, listed=True)),), 60)
+    clock.pass_by(60)
+    assert readiness.why_not() == []
+    clock.pass_by(1)
+    assert readiness.why_not() == [
+        "no news of nodes for 61 s; is the API server reachable?"
+    ]
+    assert readiness.ages_s() == {"nodes": 61}

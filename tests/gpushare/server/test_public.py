@@ -2,7 +2,7 @@
 
 import gzip
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
@@ -14,15 +14,9 @@ from prometheus_client.registry import Collector
 
 from extender.main import check_extender
 from gpushare.addresses import find_free_address
-from gpushare.kube.cluster import Json, Kind, ListPage, WatchEvent
-from gpushare.kube.errors import Unavailable
-from gpushare.kube.reflector import Reflector, Sink
-from gpushare.server.public import (
-    FRESH_S,
-    MetricsPage,
-    Readiness,
-    create_public_app,
-)
+from gpushare.kube.cluster import Kind
+from gpushare.kube.reflector import Readiness, Reflector
+from gpushare.server.public import FRESH_S, MetricsPage, create_public_app
 from tests.extender.extender_fixture import Clock
 
 
@@ -103,68 +97,14 @@ def test_a_taken_port_is_an_error() -> None:
     assert told(str(find_free_address())) == []
 
 
-class Once:
-    def __init__(self, stop: Event) -> None:
-        self._stop = stop
-
-    def watch(self, *_: object, **__: object) -> Iterator[WatchEvent]:
-        self._stop.set()
-        raise Unavailable("gone")
-
-    def list_page(self, *_: object, **__: object) -> ListPage:
-        return ListPage((), "1")
-
-
-class Nobody(Sink):
-    def begin_list(self) -> frozenset[str]:
-        return frozenset()
-
-    def put(self, body: Json) -> None:
-        raise AssertionError(body)
-
-    def drop(self, key: str) -> None:
-        raise AssertionError(key)
-
-
-def reflector(clock: Clock, *, listed: bool) -> Reflector:
-    stop = Event()
-    cluster: Any = Once(stop)
-    made = Reflector(cluster, Kind.PODS, Nobody(), clock=clock)
-    if listed:
-        made.run(stop)
-    return made
-
-
-def test_not_before_everything_has_been_listed() -> None:
-    clock = Clock()
-    listed, missing = (reflector(clock, listed=each) for each in (True, False))
-    readiness = Readiness((("nodes", listed), ("pods", missing)), 60)
-    assert readiness.why_not() == ["pods have not been listed yet"]
-    assert readiness.ages_s() == {"nodes": 0}
-    both = Readiness((("nodes", missing), ("pods", missing)), 60)
-    assert len(both.why_not()) == 2
-
-
-def test_not_after_a_long_silence() -> None:
-    clock = Clock()
-    readiness = Readiness((("nodes", reflector(clock, listed=True)),), 60)
-    clock.now = 60.0
-    assert readiness.why_not() == []
-    clock.now = 61.0
-    assert readiness.why_not() == [
-        "no news of nodes for 61 s; is the API server reachable?"
-    ]
-    assert readiness.ages_s() == {"nodes": 61}
-
-
 def test_what_is_noted_need_not_sync() -> None:
     """The page is ready, and says what is not followed and why."""
-    clock = Clock()
     noted = {"claims": "claims are not served"}
-    all_reflectors = (("claims", reflector(clock, listed=False)),)
+    nobody: Any = None
+    all_reflectors = (("claims", Reflector(nobody, Kind.CLAIMS, nobody)),)
     readiness = Readiness(all_reflectors, 60, lambda: noted)
     assert readiness.why_not() == []
-    app = create_public_app(readiness, page_of(Counting(), clock))
+    app = create_public_app(readiness, page_of(Counting(), Clock()))
     answer = app.test_client().get("/readyz")
     assert (answer.status_code, answer.text) == (200, "ok\nclaims are not served\n")
     noted.clear()

@@ -6,10 +6,9 @@ import pytest
 
 from gpushare.domain.frag.policy import ENOUGH
 from gpushare.domain.links import with_scores
-from gpushare.domain.model import NodeName, Placement, PodRef
+from gpushare.domain.model import NodeName, Placement, PodRef, Refusal
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import POLICIES, PolicyChoice
-from gpushare.domain.refusal import Refusal
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import encode_cards
 from gpushare.kube.cluster import Json, Kind

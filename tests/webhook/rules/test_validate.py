@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.domain.refusal import Refusal
+from gpushare.domain.model import Refusal
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
