@@ -27,8 +27,6 @@ from gpushare.kubelet.pods import HardLimit, PodName
 logger = logging.getLogger(__name__)
 
 ALLOCATION = "allocation.json"
-MOST_REGION_BYTES = 1 << 20
-"""Above the size of any region. A container can make its own larger."""
 _SUFFIX = ".json"
 
 
@@ -175,15 +173,6 @@ class AllocationRecords:
         if self.may_start(record):
             replace_file(folder / ALLOCATION, text)
 
-    def cut_regions(self) -> list[AllocationRecord]:
-        """Shorten the regions that containers have made too large; return whose."""
-        return [
-            record
-            for record in self.all()
-            if self._has_region(self._name_of(record))
-            and cut_region(self.folder(record) / REGION)
-        ]
-
     def may_start(self, record: AllocationRecord) -> bool:
         """Return whether the file that the container sees was written."""
         return (self.folder(record) / ALLOCATION).exists()
@@ -309,25 +298,18 @@ def _limit(path: Path) -> HardLimit | None:
 
 
 def make_region(path: Path) -> None:
-    """Make the region anew: empty, and writable for every user of the container.
+    """Make the region anew: a FIFO for every user of the container, who lock it.
 
-    It is another file than before. A container that runs keeps the old one mounted, and
-    one that starts has nothing of what was counted or damaged before.
+    Of all that a container without rights could write, only a FIFO never grows on the
+    node's disk. It is another one than before: a container that runs keeps the old one
+    mounted, and one that starts has nothing of what was counted before.
     """
     give_way(path)
-    replace_file(path, b"", mode=0o666)
-
-
-def cut_region(path: Path) -> bool:
-    """Shorten a region that its container has made too large; return whether it was."""
-    try:
-        if path.stat().st_size <= MOST_REGION_BYTES:
-            return False
-        os.truncate(path, MOST_REGION_BYTES)
-    except OSError:
-        # It has none, or it was removed meanwhile.
-        return False
-    return True
+    unfinished = path.with_name(f".{path.name}{PART}")
+    unfinished.unlink(missing_ok=True)
+    os.mkfifo(unfinished)
+    unfinished.chmod(0o666)
+    unfinished.replace(path)
 
 
 def give_way(path: Path) -> None:

@@ -79,9 +79,6 @@ class Reporter:
 
     def catch_up(self) -> None:
         """Write what is missing, and forget the pods that have ended."""
-        for record in self.records.cut_regions():
-            facts = {"pod": "/".join(record.pod), "container": record.container}
-            logger.warning("a container wrote too much into its region", extra=facts)
         listed = self.occupancy.resources.list(_REPORT_LIST_WITHIN_S)
         cards = self.offer.cards
         records = self.records.all()

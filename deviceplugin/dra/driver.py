@@ -496,7 +496,6 @@ class DraDriver:
             is_first = self.wanted and not sweeper.has_adopted
             if stop.wait(_LOOK_S if is_first else _SWEEP_S):
                 return
-            claims.cut_regions()
             with suppress(ClusterError, NotPreparedError):
                 if self.wanted and self.cards_read.is_set() and self.synced.is_set():
                     sweeper.adopt()

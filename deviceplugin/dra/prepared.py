@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from deviceplugin.allocation.cdi import BUNDLE, BUNDLE_CONFIG, put_specification
-from deviceplugin.allocation.records import ALLOCATION, cut_region, make_region
+from deviceplugin.allocation.records import ALLOCATION, make_region
 from gpushare.domain.model import NodeName, Placement, PodUID
 from gpushare.files import replace_file
 from gpushare.kube.names import DRA_DRIVER
@@ -127,7 +127,8 @@ class PreparedResourceClaims:
         def has_all(request: str) -> bool:
             limit, folder = claim.limits.get(request), self.folder(claim.uid, request)
             of_tier = () if limit is None else _OF_TIER.get(limit.tier, ())
-            return all((folder / name).is_file() for name in (ALLOCATION, *of_tier))
+            paths = [folder / name for name in (ALLOCATION, *of_tier)]
+            return all(path.exists() and not path.is_dir() for path in paths)
 
         return frozenset(request for request in claim.requests if not has_all(request))
 
@@ -174,16 +175,6 @@ class PreparedResourceClaims:
             else:
                 facts = {"file": str(path)}
                 logger.info("CDI specification without a claim removed", extra=facts)
-
-    def cut_regions(self) -> None:
-        """Shorten the regions that containers have made too large."""
-        for claim in self.all():
-            for request in claim.requests:
-                if cut_region(self.folder(claim.uid, request) / REGION):
-                    facts = {"claim": f"{claim.namespace}/{claim.name}"}
-                    facts["request"] = request
-                    message = "a container wrote too much into its region"
-                    logger.warning(message, extra=facts)
 
     def _specification(self, uid: str) -> Path:
         return self._cdi / _specification_name(uid)

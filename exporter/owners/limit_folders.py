@@ -12,15 +12,14 @@ from pathlib import Path
 
 from exporter.held import ContainerLimit, of_container
 from exporter.owners.claims import ResourceClaimsFolder
+from exporter.owners.regions import counted_in
 from gpushare.kubelet.limit_files import (
     HARD_LIMIT,
     LIMITS,
     REGION,
-    REGION_BYTES,
     InnerPid,
     counts_contexts,
     parse_hard_limit,
-    parse_region,
 )
 from gpushare.kubelet.pods import HardLimit
 from gpushare.logs import LogOnce
@@ -68,8 +67,7 @@ class LimitFolders:
             return ContainerLimit(limit)
         region = folder / REGION
         try:
-            with region.open("rb") as opened:
-                counted = parse_region(opened.read(REGION_BYTES))
+            counted = counted_in(region)
             contexts = counts_contexts((folder / LIMITS).read_text())
         except FileNotFoundError:
             # It starts just now, or its pod has just ended.

@@ -1,11 +1,12 @@
-/* The region is a file of its container, mapped by each of its processes that uses CUDA.
+/* The region is a FIFO of its container. Nothing is written into it: each of the container's
+   processes that uses CUDA counts in the locks that it holds on it. A lock has a first and
+   a last byte, and a FIFO has none, so that it cannot be cut off, damaged or grow on the
+   node's disk, and nobody can change what another process counts.
 
-   Each process has a slot in it, and holds a file lock on the slot's number as long as it
-   lives: the kernel drops it when the process ends or executes another program, in any
-   PID namespace. A lock on one more number guards the content; it is waited for, but not
-   for ever. Nothing in the file points anywhere, so that neither damaged content nor a
-   process that keeps the lock can hang or crash anybody. A process that counts just
-   when another one cuts the file off may end by SIGBUS. */
+   A process has a slot as long as it lives: four locks, which are as long as the numbers
+   that they tell. Only one process at a time looks at the others' and adds to its own;
+   that lock is waited for, but not for ever. The kernel drops them all when the process
+   ends or executes another program, in any PID namespace. */
 #define _GNU_SOURCE
 #include "region.h"
 
@@ -15,8 +16,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -30,23 +30,22 @@
 #define F_OFD_SETLK 37
 #endif
 
-#define MAGIC 0x33616475632d7661ULL
+/* exporter/owners/regions.py reads the same. */
 #define SLOTS 1024
-#define WHOLE SLOTS /* the number of the lock that guards the content */
-#ifndef VCUDA_WAIT_MS /* how long that lock is waited for; a test takes less */
+#define SLOT_LENGTH (1LL << 50)
+#define MOST (SLOT_LENGTH - 2) /* locks that touch would become one */
+#define GUARD SLOT_LENGTH      /* the byte that only one process has at a time */
+enum fact { USED, PID, START, NAMESPACE, FACTS }; /* START: pids are used again */
+
+#ifndef VCUDA_WAIT_MS /* how long another process is waited for; a test takes less */
 #define VCUDA_WAIT_MS 10000
 #endif
 
-struct slot {
-    uint64_t used;       /* bytes; 0 of a slot that may be taken */
-    uint64_t pid, start; /* start: ticks since boot, because pids are used again */
-    uint64_t namespace;  /* in which the pid is one; 0 if unknown */
-};
-
-struct region {
-    uint64_t magic;
-    uint64_t total; /* never less than the sum of all slots */
-    struct slot slot[SLOTS];
+/* A file that the program may have closed, and opened another one by its number. */
+struct file {
+    int number; /* -1 if there is none */
+    dev_t device;
+    ino_t inode;
 };
 
 static struct {
@@ -55,15 +54,13 @@ static struct {
     int blocked;   /* the lock was not had in time; it is not waited for again until it is */
     int cancelled; /* whether the thread inside may be cancelled elsewhere */
     int error;     /* its errno, which no call of the driver's is to change */
-    int file;      /* -1 until it is opened */
-    dev_t device;
-    ino_t inode;
+    int has_slot;
+    size_t slot;
+    struct file region, socket;
     struct limits limits;
-    struct region *region;
-    struct slot *slot; /* NULL until the first charge */
-    struct slot mine;  /* what that slot has to say */
-    uint64_t owed;     /* bytes given back while the region could not be entered */
-} self = {.lock = PTHREAD_MUTEX_INITIALIZER, .file = -1};
+    uint64_t used; /* bytes that this process holds, whatever its locks tell */
+    uint64_t pid_namespace;
+} self = {.lock = PTHREAD_MUTEX_INITIALIZER, .region.number = -1, .socket.number = -1};
 
 /* Say once what is wrong; with no lock held, because nobody may read stderr, and without
    the signal that ends a process whose reader has gone. */
@@ -89,32 +86,75 @@ static int status(int file, struct stat *out) {
     return (int)syscall(SYS_fstat, file, out);
 }
 
-/* Locks of the open file, not of the process: those would end with any close of it. */
-static int lock_number(int how, short type, off_t first, off_t many, int *taken) {
-    struct flock lock = {.l_type = type, .l_start = first, .l_len = many};
-    int code = fcntl(self.file, how, &lock);
-    if (taken)
-        *taken = code || lock.l_type != F_UNLCK;
-    return code;
+static int is_open(const struct file *file) {
+    struct stat found;
+    return file->number >= 0 && !status(file->number, &found) &&
+           found.st_dev == file->device && found.st_ino == file->inode;
 }
 
-static int others_hold(off_t first, off_t many) {
-    int taken;
-    lock_number(F_OFD_GETLK, F_WRLCK, first, many, &taken);
-    return taken;
+/* Keep a file that was opened, but not in place of stdin, stdout or stderr, where a program
+   may have closed them. Returns whether that is done. */
+static int keep(struct file *file, int number) {
+    struct stat found;
+    file->number = number < 0 || number > 2 ? number : fcntl(number, F_DUPFD_CLOEXEC, 3);
+    if (file->number != number)
+        close(number);
+    if (file->number < 0 || status(file->number, &found))
+        return 0;
+    file->device = found.st_dev;
+    file->inode = found.st_ino;
+    return 1;
 }
 
-/* Take the lock of the content. Whoever may read the file can keep it, and a process may be
-   stopped while it has it. Pauses grow, because each try of hundreds costs the others. */
-static const char *lock_content(void) {
+static void let_go(struct file *file) {
+    if (is_open(file))
+        close(file->number);
+    file->number = -1;
+}
+
+static off_t place(enum fact fact, size_t slot) {
+    return (1LL + fact) * SLOTS * SLOT_LENGTH + (off_t)slot * SLOT_LENGTH;
+}
+
+/* Change locks of the open file. Those of a process end with any close of the file in it,
+   and before its other files are closed. */
+static int lock(short type, off_t first, off_t length) {
+    struct flock lock = {.l_type = type, .l_start = first, .l_len = length};
+    return fcntl(self.region.number, F_OFD_SETLK, &lock);
+}
+
+/* Return a lock that others hold here; all of it, if the kernel does not say. */
+static struct flock others_lock(off_t first, off_t end) {
+    struct flock lock = {.l_type = F_WRLCK, .l_start = first, .l_len = end - first};
+    fcntl(self.region.number, F_OFD_GETLK, &lock);
+    return lock;
+}
+
+/* Return the number that a lock tells, which may be anything. */
+static uint64_t told_by(const struct flock *lock, off_t first) {
+    if (lock->l_type == F_UNLCK)
+        return 0;
+    off_t last = lock->l_start - 1 + lock->l_len; /* a length of 0: without an end */
+    return !lock->l_len || last - first > MOST ? MOST : (uint64_t)(last - first);
+}
+
+static uint64_t told(enum fact fact, size_t slot) {
+    off_t first = place(fact, slot);
+    struct flock lock = others_lock(first, first + SLOT_LENGTH);
+    return told_by(&lock, first);
+}
+
+/* Let no other process in. Whoever may open the file can keep them out, and a process may be
+   stopped inside. Pauses grow, because each try of hundreds costs the others. This lock is
+   of the process: one of the open file would stay with a child by a bare clone. */
+static const char *lock_others_out(void) {
     for (long waited = 0, pause = 20;; pause *= pause < 16000 ? 2 : 1) {
         struct timespec rest = {0};
-        if (!lock_number(F_OFD_SETLK, F_WRLCK, WHOLE, 1, NULL)) {
+        struct flock guard = {.l_type = F_WRLCK, .l_start = GUARD, .l_len = 1};
+        if (!fcntl(self.region.number, F_SETLK, &guard)) {
             self.blocked = 0;
             return NULL;
         }
-        if (errno == EINVAL)
-            return "the kernel has no locks of open files, which Linux has from 3.15 on";
         if (errno != EAGAIN && errno != EACCES)
             return strerror(errno);
         if (self.blocked || waited >= VCUDA_WAIT_MS * 1000L)
@@ -127,99 +167,87 @@ static const char *lock_content(void) {
     return "another process keeps it locked";
 }
 
-/* ENDS: it has no memory of its own any more, and a thread of it is there still. That is
-   not so after an exec, nor of a zombie, which has ended. */
-enum life { LIVES, ENDS, ENDED };
+static void let_others_in(void) {
+    struct flock guard = {.l_type = F_UNLCK, .l_start = GUARD, .l_len = 1};
+    fcntl(self.region.number, F_SETLK, &guard);
+}
 
-/* Read the start of a process from its /proc/PID/stat (see proc(5)), and whether it lives;
-   it does where that cannot be read. */
-static enum life look(const char *pid, struct slot *out) {
+/* Read the start of a process from its /proc/PID/stat (see proc(5)), 0 if that cannot be
+   read. Returns whether it is a zombie, and so has ended. */
+static int is_zombie(const char *pid, uint64_t *start) {
     char path[40], text[1024];
     snprintf(path, sizeof path, "/proc/%s/stat", pid);
-    int file = open(path, O_RDONLY | O_CLOEXEC), ending = 0;
+    int file = open(path, O_RDONLY | O_CLOEXEC), ended = 0;
     ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
     if (file >= 0)
         close(file);
     text[length > 0 ? length : 0] = 0;
+    *start = 0;
     /* The name of a program may hold blanks and brackets itself. */
     char *at = strrchr(text, ')');
     if (!at || !at[1])
-        return LIVES;
-    int zombie = at[2] == 'Z' || at[2] == 'X';
-    for (int field = 3; (at = strchr(at + 1, ' ')) && field <= 23; field++) {
+        return 0;
+    ended = at[2] == 'Z' || at[2] == 'X';
+    for (int field = 3; (at = strchr(at + 1, ' ')) && field <= 22; field++) {
         uint64_t value = 0;
         for (const char *digit = at + 1; *digit >= '0' && *digit <= '9'; digit++)
             value = value * 10 + (uint64_t)(*digit - '0');
+        /* Of several threads the first may have ended alone. */
         if (field == 20)
-            zombie = zombie && value <= 1;
+            ended = ended && value <= 1;
         if (field == 22)
-            out->start = value;
-        if (field == 23)
-            ending = !value && !zombie;
+            *start = value;
     }
-    return zombie ? ENDED : ending ? ENDS : LIVES;
-}
-
-/* The kernel drops its lock before the driver may have freed all of its memory. */
-static int is_ending(const struct slot *slot) {
-    char pid[24];
-    struct slot found = {0};
-    snprintf(pid, sizeof pid, "%llu", (unsigned long long)slot->pid);
-    return look(pid, &found) == ENDS && found.start == slot->start;
+    return ended;
 }
 
 /* A child that was made by a bare clone, without our fork handler, keeps the open file of
-   its parent, and with it the lock. So of our own PID namespace the kernel is asked. */
-static int is_gone(const struct slot *slot) {
+   its parent, and with it the locks. So of our own PID namespace the kernel is asked. */
+static int is_gone(size_t slot) {
     char pid[24];
-    struct slot found = {0};
-    if (!slot->namespace || slot->namespace != self.mine.namespace)
+    uint64_t number = told(PID, slot), is_of = told(NAMESPACE, slot), start;
+    if (!number || !is_of || is_of != self.pid_namespace)
         return 0;
-    if (kill((pid_t)slot->pid, 0))
+    if (kill((pid_t)number, 0))
         return errno == ESRCH;
-    snprintf(pid, sizeof pid, "%llu", (unsigned long long)slot->pid);
-    return look(pid, &found) == ENDED ||
-           (found.start && slot->start && found.start != slot->start);
+    snprintf(pid, sizeof pid, "%llu", (unsigned long long)number);
+    if (is_zombie(pid, &start))
+        return 1;
+    uint64_t was = told(START, slot);
+    return start && was && start != was;
 }
 
-static int holds_memory(size_t number, const struct slot *slot, int ask_kernel) {
-    if (others_hold((off_t)number, 1))
-        return !ask_kernel || !is_gone(slot);
-    return is_ending(slot);
-}
-
-/* Free the slots of processes that have ended, and sum up the others anew. The kernel is
-   asked of each process only where memory is short: it takes long for hundreds. */
-static void reap(int ask_kernel) {
-    uint64_t total = 0;
-    for (size_t i = 0; i < SLOTS; i++) {
-        struct slot *slot = &self.region->slot[i];
-        if (slot == self.slot)
-            *slot = self.mine;
-        else if (slot->used && !holds_memory(i, slot, ask_kernel))
-            slot->used = 0;
-        if (__builtin_add_overflow(total, slot->used, &total))
-            total = UINT64_MAX;
+/* Find the first slot that another process has and that is not before this one. Returns
+   SLOTS if there is none. */
+static size_t next_slot(size_t from, uint64_t *used) {
+    size_t slot = SLOTS;
+    for (struct flock lock; from < slot;) {
+        lock = others_lock(place(USED, from), place(USED, slot));
+        if (lock.l_type == F_UNLCK)
+            break;
+        /* The kernel returns any of several; one may begin before. */
+        off_t behind = lock.l_start - place(USED, from);
+        slot = from + (behind > 0 ? (size_t)(behind / SLOT_LENGTH) : 0);
+        *used = told_by(&lock, place(USED, slot));
     }
-    self.region->total = total;
+    return slot;
 }
 
-/* The program may have closed the file, and opened another one by its number. */
-static int is_open(struct stat *found) {
-    return self.file >= 0 && !status(self.file, found) &&
-           found->st_dev == self.device && found->st_ino == self.inode;
+/* Sum up what all hold. The kernel is asked whether each lives only where memory is short:
+   it takes long for hundreds. */
+static uint64_t total_held(int ask_kernel) {
+    uint64_t total = self.used, used = 0;
+    for (size_t i = 0; (i = next_slot(i, &used)) < SLOTS; i++)
+        if ((!ask_kernel || !is_gone(i)) && __builtin_add_overflow(total, used, &total))
+            total = UINT64_MAX;
+    return total;
 }
 
 /* Let the region go; what this process holds stays known. */
 static void detach(void) {
-    struct stat found;
-    if (is_open(&found))
-        close(self.file);
-    if (self.region)
-        munmap(self.region, sizeof *self.region);
-    self.file = -1;
-    self.region = NULL;
-    self.slot = NULL;
+    let_go(&self.region);
+    let_go(&self.socket);
+    self.has_slot = 0;
 }
 
 /* A child holds nothing of what its parent allocated: contexts do not survive fork. Other
@@ -227,74 +255,50 @@ static void detach(void) {
 static void child(void) {
     pthread_mutex_init(&self.lock, NULL);
     detach();
-    memset(&self.mine, 0, sizeof self.mine);
-    self.owed = self.has_context = 0;
+    self.used = self.has_context = 0;
     ledger_forget();
 }
 
-static const char *open_region(struct stat *found) {
-    int file = open(VCUDA_REGION, O_RDWR | O_CLOEXEC);
-    /* Not in place of stdin, stdout or stderr, where a program may have closed them. */
-    self.file = file < 0 || file > 2 ? file : fcntl(file, F_DUPFD_CLOEXEC, 3);
-    if (self.file != file)
-        close(file);
-    if (self.file < 0 || status(self.file, found))
-        return strerror(errno);
-    self.device = found->st_dev;
-    self.inode = found->st_ino;
-    return NULL;
+/* The kernel closes the files of a process that ends in some order, and frees what the
+   driver has for it with the driver's files. What lies in a socket goes after all of
+   those, and the locks go with the last reference to the file. */
+static void outlast_driver(void) {
+    int pair[2];
+    char space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+    struct iovec byte = {"", 1};
+    struct msghdr message = {.msg_iov = &byte, .msg_iovlen = 1};
+    message.msg_control = space;
+    message.msg_controllen = sizeof space;
+    struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(part), &self.region.number, sizeof(int));
+    /* Without it memory may be counted as free a moment too early. */
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair))
+        return;
+    sendmsg(pair[0], &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    close(pair[0]);
+    keep(&self.socket, pair[1]);
 }
 
-/* Map the region. An empty file becomes one, unless it was emptied under others. */
-static const char *map(void) {
-    struct stat found;
-    if (status(self.file, &found))
-        return strerror(errno);
-    int others = others_hold(0, SLOTS), whole = found.st_size >= (off_t)sizeof(struct region);
-    if (!whole && others)
-        return "it was cut off under processes that use it";
-    /* Going past the limit of file sizes would end the process. */
-    struct rlimit most;
-    if (!whole && !getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur < sizeof(struct region))
-        return "the limit of file sizes (ulimit -f) is too low to make it";
-    /* With blocks of its own: writing into a hole of a full disk would do the same. */
-    int code = whole ? 0 : posix_fallocate(self.file, 0, sizeof(struct region));
-    if (code)
-        return strerror(code);
-    struct region *region = mmap(NULL, sizeof *region, PROT_READ | PROT_WRITE, MAP_SHARED,
-                                 self.file, 0);
-    if (region == MAP_FAILED)
-        return strerror(errno);
-    vcuda_point("initialising");
-    if (!region->magic && !others)
-        region->magic = MAGIC;
-    self.region = region;
-    return NULL;
-}
-
-/* Find what is wrong, if anything, each time: programs can write what they like into it. */
 static const char *attach(void) {
-    struct stat found;
-    const char *wrong = NULL;
-    if (!is_open(&found)) {
-        detach();
-        wrong = open_region(&found);
+    if (is_open(&self.region))
+        return NULL;
+    detach();
+    /* Not written either, but locks need it. */
+    if (!keep(&self.region, open(VCUDA_REGION, O_RDWR | O_CLOEXEC | O_NONBLOCK)))
+        return strerror(errno);
+    struct flock any = {.l_type = F_WRLCK};
+    if (!fcntl(self.region.number, F_OFD_GETLK, &any)) {
+        outlast_driver();
+        return NULL;
     }
-    if (wrong)
-        return wrong;
-    wrong = lock_content();
-    if (wrong)
-        return wrong;
-    if (self.region && found.st_size < (off_t)sizeof *self.region)
-        wrong = "it was cut off";
-    else if (!self.region)
-        wrong = map();
-    if (!wrong && self.region->magic != MAGIC)
-        wrong = "it is damaged, or of another version";
-    return wrong;
+    detach();
+    return "the kernel has no locks of open files, which Linux has from 3.15 on";
 }
 
-static uint64_t pid_namespace(void) {
+static uint64_t read_pid_namespace(void) {
     char text[64]; /* "pid:[4026531836]" */
     uint64_t number = 0;
     ssize_t length = readlink("/proc/self/ns/pid", text, sizeof text);
@@ -304,61 +308,46 @@ static uint64_t pid_namespace(void) {
     return number;
 }
 
-/* Give this process a slot, and see that it says what is true. Returns 0 if all are taken. */
-static int claim(void) {
-    struct region *region = self.region;
-    if (self.slot && region->total >= self.mine.used)
-        return 1;
-    reap(0);
-    if (self.slot)
-        return 1;
-    size_t i = 0;
-    while (i < SLOTS && (region->slot[i].used ||
-                         lock_number(F_OFD_SETLK, F_WRLCK, (off_t)i, 1, NULL)))
-        i++;
-    if (i == SLOTS)
-        return 0;
-    self.slot = &region->slot[i];
-    look("self", &self.mine);
-    self.mine.pid = (uint64_t)getpid();
-    self.mine.namespace = pid_namespace();
-    reap(0);
-    return 1;
-}
-
-/* Note what this process holds now. A process may be killed between any two lines. */
-static void note(uint64_t used) {
-    uint64_t total = self.region->total - self.mine.used + used;
-    int more = used > self.mine.used;
-    if (more)
-        __atomic_store_n(&self.region->total, total, __ATOMIC_RELEASE);
+/* Tell what this process holds now, if it has a slot. Returns what is wrong, if anything. */
+static const char *tell(uint64_t used) {
+    off_t first = place(USED, self.slot), length = (off_t)(used < MOST ? used : MOST) + 1;
+    if (self.has_slot && used > self.used && lock(F_RDLCK, first, length))
+        return strerror(errno);
     vcuda_point("counted");
-    __atomic_store_n(&self.slot->used, used, __ATOMIC_RELEASE);
-    vcuda_point("noted");
-    if (!more)
-        __atomic_store_n(&self.region->total, total, __ATOMIC_RELEASE);
-    self.mine.used = used;
+    if (self.has_slot && used < self.used)
+        lock(F_UNLCK, first + length, SLOT_LENGTH - length);
+    self.used = used;
+    return NULL;
 }
 
-/* Note what was freed while another process kept the lock, or no descriptor was to be
-   had; and all that this process holds, if the program has closed the file. */
-static void catch_up(void) {
-    uint64_t owed = __atomic_load_n(&self.owed, __ATOMIC_RELAXED);
-    if ((!owed && (self.slot || !self.mine.used)) || !claim())
-        return;
-    owed = __atomic_exchange_n(&self.owed, 0, __ATOMIC_RELAXED);
-    note(self.mine.used > owed ? self.mine.used - owed : 0);
+/* Give this process a slot, if it has none. */
+static const char *claim(void) {
+    uint64_t used, facts[FACTS] = {[USED] = self.used < MOST ? self.used : MOST};
+    size_t slot = 0;
+    if (self.has_slot)
+        return NULL;
+    while (slot < SLOTS && next_slot(slot, &used) == slot)
+        slot++;
+    if (slot == SLOTS)
+        return "too many processes use the card";
+    self.pid_namespace = read_pid_namespace();
+    facts[PID] = (uint64_t)getpid();
+    facts[NAMESPACE] = self.pid_namespace;
+    is_zombie("self", &facts[START]);
+    for (int i = 0; i < FACTS; i++)
+        if (lock(F_RDLCK, place(i, slot), (off_t)facts[i] + 1)) {
+            const char *wrong = strerror(errno);
+            detach();
+            return wrong;
+        }
+    vcuda_point("claimed");
+    self.slot = slot;
+    self.has_slot = 1;
+    return NULL;
 }
 
-static void leave(void) {
-    int ignored, cancelled = self.cancelled, error = self.error;
-    lock_number(F_OFD_SETLK, F_UNLCK, WHOLE, 1, NULL);
-    pthread_mutex_unlock(&self.lock);
-    errno = error;
-    pthread_setcancelstate(cancelled, &ignored);
-}
-
-static CUresult enter(void) {
+/* Let no other thread in. */
+static void begin(void) {
     int cancelled, error = errno;
     /* Here and not in a constructor: those of other libraries may come first. Before the
        lock, because another thread may fork while this one has it; twice does no harm. */
@@ -370,7 +359,18 @@ static CUresult enter(void) {
     pthread_mutex_lock(&self.lock);
     self.cancelled = cancelled;
     self.error = error;
+}
+
+static void end(void) {
+    int ignored, cancelled = self.cancelled, error = self.error;
+    pthread_mutex_unlock(&self.lock);
+    errno = error;
+    pthread_setcancelstate(cancelled, &ignored);
+}
+
+static CUresult enter(void) {
     const char *file = VCUDA_LIMITS, *wrong = NULL;
+    begin();
     if (!self.has_limits)
         wrong = limits_read(&self.limits);
     if (!wrong) {
@@ -379,17 +379,23 @@ static CUresult enter(void) {
         wrong = __atomic_load_n(&self.follows_forks, __ATOMIC_ACQUIRE) ? attach()
                                                                        : "no memory";
     }
+    if (!wrong)
+        wrong = lock_others_out();
     if (!wrong) {
         vcuda_point("locked");
-        catch_up();
         return CUDA_SUCCESS;
     }
-    leave();
+    end();
     return broken(file, wrong);
 }
 
-static int fits(uint64_t bytes) {
-    uint64_t total = self.region->total, limit = self.limits.bytes;
+static void leave(void) {
+    let_others_in();
+    end();
+}
+
+static int fits(uint64_t bytes, int ask_kernel) {
+    uint64_t total = total_held(ask_kernel), limit = self.limits.bytes;
     return total <= limit && bytes <= limit - total;
 }
 
@@ -398,20 +404,18 @@ static CUresult charge(uint64_t bytes, int held) {
     CUresult code = enter();
     if (code)
         return code;
-    int claimed = claim();
+    const char *wrong = claim();
     uint64_t context = self.has_context ? 0 : self.limits.context_bytes;
     if (__builtin_add_overflow(bytes, context, &bytes))
         bytes = UINT64_MAX;
-    if (claimed && !fits(bytes))
-        reap(1);
-    if (claimed && !fits(bytes))
+    if (!wrong && !fits(bytes, 0) && !fits(bytes, 1))
         code = CUDA_ERROR_OUT_OF_MEMORY;
-    if (claimed && (!code || held)) {
-        note(self.mine.used + bytes);
-        self.has_context = 1;
+    if (!wrong && (!code || held)) {
+        wrong = tell(self.used + bytes);
+        self.has_context |= !wrong;
     }
     leave();
-    return claimed ? code : broken(VCUDA_REGION, "too many processes use the card");
+    return wrong ? broken(VCUDA_REGION, wrong) : code;
 }
 
 CUresult region_charge(uint64_t bytes) {
@@ -422,18 +426,20 @@ CUresult region_add(uint64_t bytes) {
     return charge(bytes, 1);
 }
 
+/* Without waiting for others: they may see more than is held for a moment, never less. */
 void region_uncharge(uint64_t bytes) {
-    __atomic_add_fetch(&self.owed, bytes, __ATOMIC_RELAXED);
-    if (!enter())
-        leave();
+    begin();
+    if (!is_open(&self.region))
+        self.has_slot = 0;
+    tell(self.used > bytes ? self.used - bytes : 0);
+    end();
 }
 
 CUresult region_share(struct share *share) {
     CUresult code = enter();
     if (code)
         return code;
-    reap(0);
-    uint64_t total = self.region->total, limit = self.limits.bytes;
+    uint64_t total = total_held(0), limit = self.limits.bytes;
     *share = (struct share){limit, total < limit ? limit - total : 0, self.limits.uuid};
     leave();
     return CUDA_SUCCESS;

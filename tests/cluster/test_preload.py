@@ -26,6 +26,7 @@ from tests.testbed.rest import Json
 from tests.testbed.waiting import wait_until
 
 TOLD = "/etc/ld.so.preload"
+REGION = "/run/vcuda/region"
 HOG = "/hog/hog 64"
 ENDS = (
     f"trap exit TERM; rm -f /tmp/end; {HOG} wait & "
@@ -183,11 +184,18 @@ def held_by(exporter: Exporter) -> dict[str, float]:
 
 
 def keeps_its_limit(site: Site, name: str) -> None:
-    """Nothing inside can be taken away by root, as long as it may not mount."""
+    """Nothing inside can be taken away by root, as long as it may not mount.
+
+    Nor does it get any of the node's disk by the one file that it can open.
+    """
     shell = f"for f in {TOLD} /etc/vcuda/limits; do echo x > $f; done"
     tried = inside(site, name, "sh", "-c", f"({shell}; umount {TOLD}) 2>&1 || true")
     assert tried.count("Read-only file system") == 2
     assert inside(site, name, "cat", TOLD).strip() == f"/usr/lib/vcuda/{LIBRARY}"
+    grow = f"truncate -s 20G {REGION}; stat -c '%F %s %b' {REGION}"
+    tried = inside(site, name, "sh", "-c", f"({grow}) 2>&1")
+    assert "Invalid argument" in tried
+    assert tried.splitlines()[-1] == "fifo 0 0"
 
 
 def card_inside(site: Site, name: str) -> str:

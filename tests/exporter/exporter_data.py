@@ -1,12 +1,17 @@
 """A node as the exporter knows it: pods, cards and processes, made by hand."""
 
+import fcntl
 import hashlib
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from exporter.held import ContainerLimit, NodeLimits, of_container
 from exporter.owners.owner_pods import Owner, OwnerPods, read_owner_pod
+from exporter.owners.regions import place
 from exporter.snapshot import ProcessRound, Round, TelemetrySnapshot, XidTally
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer, ProcessUse, SmSource
 from exporter.telemetry.fields import FIELDS, GROUPS, PROCESSES, Field
@@ -99,13 +104,31 @@ def use(
     return ProcessUse(pid, mib, sm, **{**work, **more})
 
 
-def region(counted: Mapping[tuple[int, int], int]) -> bytes:
-    """A file in which the preload library counts so many MiB, by pid and start."""
-    slots = [(mib * 2**20, *process, 0) for process, mib in counted.items()]
-    slots += [(0, 0, 0, 0)] * (1024 - len(slots))
-    total = sum(counted.values()) * 2**20
-    numbers = [0x33616475632D7661, total, *(one for slot in slots for one in slot)]
-    return b"".join(number.to_bytes(8, sys.byteorder) for number in numbers)
+@contextmanager
+def slot_taken(region: Path, slot: int, *numbers: int) -> Iterator[None]:
+    """Tell these of a slot by locks, as each process of the container can.
+
+    They are bytes, pid, start and PID namespace.
+    """
+    file = os.open(region, os.O_RDWR)
+    try:
+        for number, told in enumerate(numbers):
+            what = struct.pack(
+                "@hhqqi0q", fcntl.F_RDLCK, 0, place(number, slot), told + 1, 0
+            )
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, what)
+        yield
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def counting(region: Path, counted: Mapping[tuple[int, int], int]) -> Iterator[None]:
+    """Processes whose preload library counts so many MiB, by pid and start."""
+    with ExitStack() as slots:
+        for slot, (process, mib) in enumerate(counted.items()):
+            slots.enter_context(slot_taken(region, slot, mib * 2**20, *process))
+        yield
 
 
 def limited(

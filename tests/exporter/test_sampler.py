@@ -1,6 +1,7 @@
 """The sampler: its rounds, its threads, and the count of faults."""
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from exporter.usage import UsageBook
 from gpushare.cards.source import DriverLost, FoundCards, LeftOut, NoCardsYet, XidEvent
 from gpushare.kubelet.limit_files import InnerPid
 from tests.deviceplugin.node_fixture import found_card
-from tests.exporter.exporter_data import ALL, AT, region, snapshot
+from tests.exporter.exporter_data import ALL, AT, counting, snapshot
 from tests.exporter.scripted_telemetry import (
     A,
     B,
@@ -195,10 +196,11 @@ def test_what_holds_containers_is_read_with_their_processes(tmp_path: Path) -> N
     limit = {"tier": "preload", "mib": 1024, "needed_mib": 1536}
     (container / ".hard_limit").write_text(json.dumps(limit))
     (container / "limits").write_text("vcuda-limits 2\n")
-    (container / ".region").write_bytes(region({(3, 500): 200}))
+    os.mkfifo(container / ".region")
     record = {"uid": uid, "container": "main"}
     container.with_name("key.json").write_text(json.dumps(record))
-    sampled(fixture, f.PROCESSES, 1)
+    with counting(container / ".region", {(3, 500): 200}):
+        sampled(fixture, f.PROCESSES, 1)
     limits = fixture.seen.processes.limits
     assert limits.inside == {7: InnerPid(3, 500)}
     counted = limits.containers[of_container(uid, "main")].counted

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from deviceplugin.allocation.isolation import limits_text
 from exporter.held import ContainerLimit, judge_container
 from exporter.owners.procfs import ProcFs
+from exporter.owners.regions import counted_in
 from exporter.telemetry import fields as f
 from exporter.telemetry.nvml import NvmlTelemetry
 from exporter.usage import (
@@ -37,7 +38,6 @@ from exporter.usage import (
 from gpushare.cards.nvml_cards import NvmlCards
 from gpushare.cards.source import NoCardsYet
 from gpushare.domain.model import UNIT_MIB, Amount
-from gpushare.kubelet.limit_files import parse_region
 from gpushare.kubelet.pods import HardLimit
 from tests.gpu.cuda import command, running
 from tests.gpu.test_readings import LOAD_MIB, SAME, everything, first, load, smi
@@ -193,7 +193,7 @@ def preload(card: Card) -> Iterator[str]:
         build_library(folder / LIBRARY, *places_in(folder))
         share = HardLimit("preload", SHARE_MIB, SHARE_MIB)
         (folder / "limits").write_text(limits_text(uuid, share, 0))
-        (folder / "region").touch()
+        os.mkfifo(folder / "region")
         own = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid}
         own["LD_PRELOAD"] = str(folder / LIBRARY)
         yield f"- alone: {output(command('fill'), own)}"
@@ -222,7 +222,7 @@ def _held(card: Card, pid: int, share: HardLimit, folder: Path) -> str:
     listed = [
         use for use in card.telemetry.processes()[uuid].processes if use.pid == pid
     ]
-    counted = parse_region((folder / "region").read_bytes())
+    counted = counted_in(folder / "region")
     limit = ContainerLimit(share, counted, counts_contexts=True)
     verdict = judge_container(limit, listed, ProcFs().inside([pid]), CONTEXT_MIB)
     if verdict is None:

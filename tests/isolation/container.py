@@ -1,5 +1,6 @@
 """A container with a share of the card: the library preloaded over the stand-in."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -62,7 +63,7 @@ class Container:
         for name in ("region", "card", "other"):
             path = self.folder / name
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
-        self.region.touch()
+        os.mkfifo(self.region)
 
     @contextmanager
     def start(
@@ -110,13 +111,6 @@ class Container:
             out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err or out
         return out.splitlines(), err
-
-    def write(self, offset: int, *numbers: int) -> None:
-        """Write numbers of 64 bits into the region, as any process can."""
-        with self.region.open("r+b") as file:
-            file.seek(offset)
-            for number in numbers:
-                file.write(number.to_bytes(8, sys.byteorder))
 
 
 @contextmanager

@@ -315,13 +315,13 @@ static void bare_clone(void) {
     printf("%ld\n", made);
 }
 
-/* What all processes of the container are counted for together. */
+/* What this process is counted for, which is alone. */
 static uint64_t counted(void) {
-    uint64_t head[2] = {0, 0};
-    int file = open("region", O_RDONLY);
-    ssize_t length = read(file, head, sizeof head);
+    struct flock lock = {.l_type = F_WRLCK, .l_start = 1LL << 60, .l_len = 1LL << 60};
+    int file = open("region", O_RDWR);
+    fcntl(file, F_OFD_GETLK, &lock);
     close(file);
-    return length == sizeof head ? head[1] : 0; /* it is empty before the first call */
+    return lock.l_type == F_UNLCK ? 0 : (uint64_t)lock.l_len - 1;
 }
 
 #define THINGS 32

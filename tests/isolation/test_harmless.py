@@ -29,8 +29,8 @@ from tests.isolation.container import (
     Container,
 )
 
-CONTENT = 1024
-"""The number of the lock that guards the region's content."""
+GUARD = 1 << 50
+"""The byte of the region that only one process locks at a time."""
 SHARED = ("-shared", "-fPIC")
 
 
@@ -50,9 +50,12 @@ def impatient(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Containe
 @contextmanager
 def locked(container: Container, how: int = fcntl.LOCK_SH) -> Iterator[None]:
     """Keep the region's lock, as each process can that may read the file."""
-    with container.region.open("rb" if how == fcntl.LOCK_SH else "r+b") as file:
-        fcntl.lockf(file, how, 1, CONTENT)
+    file = os.open(container.region, os.O_RDWR)
+    try:
+        fcntl.lockf(file, how, 1, GUARD)
         yield
+    finally:
+        os.close(file)
 
 
 def test_a_lock_that_is_kept_hangs_nobody(impatient: Container) -> None:
@@ -115,6 +118,20 @@ def test_a_bare_clone_does_not_keep_what_its_parent_held(
         os.waitid(os.P_PID, process.pid, os.WEXITED | zombie)
         try:
             assert container.said("dlsym", *FILL) == [FULL]
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_bare_clone_keeps_nobody_out(impatient: Container) -> None:
+    """Its parent is killed while it lets no other in."""
+    impatient.begin()
+    with impatient.start("dlsym", *HALF, "clone", "point", "locked", *HALF) as process:
+        assert process.stdout
+        process.stdout.readline()
+        child = int(process.stdout.readline())
+        assert process.wait(timeout=60) == -signal.SIGKILL
+        try:
+            assert impatient.said("dlsym", *FILL) == [FULL]
         finally:
             os.kill(child, signal.SIGKILL)
 

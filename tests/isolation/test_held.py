@@ -28,7 +28,7 @@ def limit_folders(container: Container, state: Path) -> LimitFolders:
         f'{{"tier": "preload", "mib": {SHARE_MIB}, "needed_mib": {SHARE_MIB}}}'
     )
     folder.with_name("key.json").write_text('{"uid": "u", "container": "c"}')
-    (folder / REGION).symlink_to(container.region)
+    (folder / REGION).hardlink_to(container.region)
     (folder / LIMITS).symlink_to(container.limits)
     return LimitFolders(state)
 

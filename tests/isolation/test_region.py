@@ -1,22 +1,23 @@
 """What all processes of a container count in together, and how it fails.
 
-The region is a file that each of them can write; none of that may hang or crash them.
+The region is a FIFO that each of them can lock; none of that may hang or crash them.
 """
 
-import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from exporter.owners.regions import SLOT_LENGTH, SLOTS, counted_in
+from tests.exporter.exporter_data import slot_taken
 from tests.isolation.build import PRELOAD, compile_program
 from tests.isolation.container import (
     FILL,
@@ -32,10 +33,6 @@ from tests.isolation.container import (
     racing,
 )
 from tests.machine import needs
-
-MAGIC_BYTES, TOTAL_BYTES, SLOT_BYTES, SLOTS = 8, 8, 32, 1024
-"""How the region lies in its file: magic, total, and slots of used, pid, start and
-namespace."""
 
 
 def test_processes_that_race_share_one_share(container: Container) -> None:
@@ -73,7 +70,7 @@ def test_a_process_killed_at_this_point_hangs_nobody(
 ) -> None:
     """Also one that has the lock; what it held is free again."""
     alloc = ("alloc", "cuMemAlloc_v2", "128")
-    before = () if point == "initialising" else alloc
+    before = () if point == "claimed" else alloc
     with container.start("dlsym", *before, "point", point, *alloc, *alloc) as process:
         process.communicate(timeout=60)
     assert process.returncode == -9
@@ -114,8 +111,7 @@ def test_six_hundred_processes_have_one_share(container: Container) -> None:
 
 def test_more_processes_than_slots_are_refused(container: Container) -> None:
     assert container.said("dlsym", *FILL) == [FULL]
-    with container.region.open("r+b") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX, SLOTS)
+    with slot_taken(container.region, 0, SLOTS * SLOT_LENGTH - 1):
         told, complaint = container.both("dlsym", *HALF)
     assert told == [REFUSED]
     assert "too many processes" in complaint
@@ -148,23 +144,51 @@ LEADER_ENDS = (
 """A program whose first thread has ended and whose second has not."""
 
 
-def test_what_an_ending_process_holds_is_not_given_away(container: Container) -> None:
-    """It has lost its lock, and the driver may be busy freeing its memory."""
-    container.said("dlsym", *FILL)
+def test_who_is_there_is_asked_where_memory_is_short(container: Container) -> None:
+    """A process whose first thread alone has ended is; its locks may outlive it."""
+    namespace = int(re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink())))
     with subprocess.Popen(
         [sys.executable, "-c", LEADER_ENDS], stdout=subprocess.PIPE, text=True
     ) as ending:
         assert ending.stdout
-        start = int(ending.stdout.readline())
-        try:
-            container.write(MAGIC_BYTES + TOTAL_BYTES, 512 * 2**20, ending.pid, start)
-            state = Path(f"/proc/{ending.pid}/stat")
-            while ") Z" not in state.read_text():
+        told = (512 * 2**20, ending.pid, int(ending.stdout.readline()), namespace)
+        with slot_taken(container.region, 0, *told):
+            try:
+                state = Path(f"/proc/{ending.pid}/stat")
+                while ") Z" not in state.read_text():
+                    pass
+                assert container.said("dlsym", *FILL) == [HALF_FULL]
+            finally:
+                ending.kill()
+                ending.wait()
+            assert container.said("dlsym", *FILL) == [FULL]
+
+
+MANY_FILES = (
+    "import os, sys; files = [os.open('other', os.O_WRONLY)]; "
+    "files += [os.eventfd(0) for _ in range(900)]; "
+    "[os.set_inheritable(file, True) for file in files]; "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Starts a program with many files that it closes at its end; the first is a pipe."""
+
+
+def test_what_an_ending_process_holds_is_not_given_away(container: Container) -> None:
+    """The driver frees its memory with the driver's files, whichever they are."""
+    os.mkfifo(container.folder / "other")
+    pipe = os.open(container.folder / "other", os.O_RDONLY | os.O_NONBLOCK)
+    many = [sys.executable, "-c", MANY_FILES]
+    try:
+        with container.start("dlsym", *FILL, "wait", before=many) as process:
+            assert process.stdout
+            assert process.stdout.readline() == f"{FULL}\n"
+            assert counted_in(container.region)
+            process.kill()
+            while counted_in(container.region):
                 pass
-            assert container.said("dlsym", *FILL) == [HALF_FULL]
-        finally:
-            ending.kill()
-    assert container.said("dlsym", *FILL) == [FULL]
+            assert os.read(pipe, 1) == b"", "it has not closed all"
+    finally:
+        os.close(pipe)
 
 
 def test_a_program_that_closes_all_files_stays_within_its_share(
@@ -203,44 +227,62 @@ def test_a_process_without_proc_counts_as_any(container: Container) -> None:
     assert (out.splitlines()[-1], err) == (HALF_FULL, "")
 
 
-@pytest.mark.parametrize(
-    ("limit", "told"),
-    [("-n 4", [FULL]), ("-f 1", [REFUSED])],
-    ids=["open files", "file sizes"],
-)
-def test_limits_of_a_process_do_not_end_it(
-    container: Container, limit: str, told: list[str]
-) -> None:
+@pytest.mark.parametrize("limit", ["-n 4", "-f 1"], ids=["open files", "file sizes"])
+def test_limits_of_a_process_do_not_end_it(container: Container, limit: str) -> None:
     shell = ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash"]
     # The stand-in's own file would end it.
     container.region.with_name("card").write_bytes(b"\0" * 2**20)
     with container.start("dlsym", *FILL, before=shell) as process:
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert out.splitlines() == told
+    assert out.splitlines() == [FULL]
     assert container.said("dlsym", *FILL) == [FULL]
 
 
-DAMAGE: dict[str, Callable[[Container], object]] = {
-    "magic": lambda it: it.write(0, 12345),
-    "zeros": lambda it: it.write(0, *[0] * 3074),
-    "cut to nothing": lambda it: os.truncate(it.region, 0),
-    "cut in the middle": lambda it: os.truncate(it.region, 5000),
+def harm(region: Path) -> None:
+    """Do what a process can that may write the file."""
+    with suppress(OSError):
+        os.truncate(region, 0)
+    with suppress(OSError):
+        os.truncate(region, 20 << 30)
+    file = os.open(region, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        with suppress(BlockingIOError):
+            os.write(file, b"x" * 4096)
+    finally:
+        os.close(file)
+
+
+def test_nobody_notices_what_is_done_to_the_region(container: Container) -> None:
+    """Cut off just when a process counts, a mapped file would end it."""
+    with container.start("dlsym", *HALF, "pairs", "30000", *FILL) as process:
+        while process.poll() is None:
+            harm(container.region)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out.splitlines()[-1] == HALF_FULL
+    assert err == ""
+    assert container.region.stat().st_size == container.region.stat().st_blocks == 0
+
+
+TOLD: dict[str, tuple[int, ...]] = {
+    "nothing": (0, 1, 1, 1),
+    "nobody": (2**29,),
+    "all slots at once": (SLOT_LENGTH * 8,),
+    "more than there is": (SLOT_LENGTH - 2, 2**50 - 2, 2**50 - 2, 2**50 - 2),
 }
 
 
-@pytest.mark.parametrize("how", DAMAGE)
-def test_a_region_that_is_damaged_in_use_refuses_all(
-    container: Container, how: str
+@pytest.mark.parametrize("what", TOLD)
+def test_whatever_a_process_tells_of_itself_ends_with_it(
+    container: Container, what: str
 ) -> None:
-    """Nobody hangs or crashes; a new process is refused as well, while others live."""
-    with holding_half(container) as process:
-        DAMAGE[how](container)
-        assert container.said("dlsym", *HALF) == [REFUSED]
-        out, err = process.communicate("go on", timeout=60)
-    assert process.returncode == 0
-    assert out.splitlines()[-1] == REFUSED
-    assert err.count("\n") == 1
+    """It may keep memory from the others, and never gives them more."""
+    with slot_taken(container.region, 5, *TOLD[what]):
+        [told] = container.said("dlsym", *FILL)
+        most = SHARE_MIB - TOLD[what][0] // 2**20
+        assert told == f"cuMemAlloc_v2 {max(most, 0) // 128} {OUT_OF_MEMORY}"
+    assert container.said("dlsym", *FILL) == [FULL]
 
 
 def test_a_complaint_that_nobody_reads_locks_nobody_out(container: Container) -> None:
@@ -248,13 +290,15 @@ def test_a_complaint_that_nobody_reads_locks_nobody_out(container: Container) ->
     os.mkfifo(container.folder / "other")
     fill = 'exec 2<>other; head -c 65536 /dev/zero >&2; exec "$@"'
     full = ["bash", "-c", fill, "bash"]
-    container.write(0, 12345)
+    limits = container.limits.read_text()
+    container.limits.unlink()
     with container.start("dlsym", *HALF, before=full) as process:
         waits = Path(f"/proc/{process.pid}/wchan")
         until = time.monotonic() + 10
         while "pipe" not in waits.read_text() and time.monotonic() < until:
             time.sleep(0.01)
-        assert container.said("dlsym", *HALF) == [REFUSED]
+        container.limits.write_text(limits)
+        assert container.said("dlsym", *FILL) == [FULL]
 
 
 def test_a_complaint_into_a_broken_pipe_ends_nobody(container: Container) -> None:
@@ -271,44 +315,6 @@ def test_a_pool_outlives_the_context_that_used_it(container: Container) -> None:
     """What is allocated of it stays counted."""
     words = ("alloc", "cuMemAllocAsync", "512", "destroy")
     assert container.said("dlsym", "context", *words, *FILL)[-1] == HALF_FULL
-
-
-HEALS: dict[str, Callable[[Container], object]] = {
-    "total too low": lambda it: it.write(MAGIC_BYTES, 0),
-    "total too high": lambda it: it.write(MAGIC_BYTES, 2**64 - 1),
-    "slots of nobody": lambda it: it.write(
-        MAGIC_BYTES + TOTAL_BYTES + SLOT_BYTES, *[2**64 - 1] * 30
-    ),
-    "its slot": lambda it: it.write(MAGIC_BYTES + TOTAL_BYTES, 0, 1, 1),
-}
-
-
-@pytest.mark.parametrize("how", HEALS)
-def test_numbers_that_are_damaged_in_use_are_put_right(
-    container: Container, how: str
-) -> None:
-    with holding_half(container) as process:
-        HEALS[how](container)
-        out, err = process.communicate("go on", timeout=60)
-    assert out.splitlines()[-1] == HALF_FULL
-    assert err == ""
-    assert container.said("dlsym", *FILL) == [FULL]
-
-
-@contextmanager
-def holding_half(container: Container) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds half of the share, and takes more when it is told to."""
-    with container.start("dlsym", *HALF, "wait", *FILL) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "cuMemAlloc_v2 1 0\n"
-        yield process
-
-
-def test_a_region_is_new_again_when_nobody_uses_it(container: Container) -> None:
-    """Also if its first process was killed while it was made, at any length."""
-    for length in (0, 8, 5000):
-        container.region.write_bytes(b"\0" * length)
-        assert container.said("dlsym", *FILL) == [FULL]
 
 
 BROKEN: dict[str, Callable[[Container], object]] = {
@@ -331,8 +337,6 @@ BROKEN: dict[str, Callable[[Container], object]] = {
     "empty": lambda it: it.limits.write_text(""),
     "no region": lambda it: it.region.unlink(),
     "a folder": lambda it: (it.region.unlink(), it.region.mkdir()),
-    "a pipe": lambda it: (it.region.unlink(), os.mkfifo(it.region)),
-    "another file": lambda it: it.region.write_bytes(b"x" * 4096),
 }
 
 

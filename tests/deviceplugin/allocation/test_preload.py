@@ -6,18 +6,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.allocation.isolation import NodeLibrary, Tier, why_not_preload
-from deviceplugin.allocation.records import (
-    MOST_REGION_BYTES,
-    AllocationRecord,
-)
+from deviceplugin.allocation.records import AllocationRecord
+from exporter.owners.regions import counted_in
 from gpushare.cards.source import FoundCard, MigInstance
 from gpushare.domain.model import PodUID
+from gpushare.files import replace_file
 from gpushare.kube import names
 from gpushare.kubelet.limit_files import LIMITS, REGION
 from gpushare.kubelet.pods import HardLimit
@@ -35,6 +34,7 @@ from tests.deviceplugin.node_fixture import (
     found_card,
     inside,
 )
+from tests.exporter.exporter_data import counting
 from tests.machine import needs
 from tests.testbed.waiting import wait_until
 
@@ -178,6 +178,16 @@ def region(given: ContainerConfig) -> Path:
     return Path(given.mounts["/run/vcuda/region"].host_path)
 
 
+def use(path: Path) -> None:
+    """Mark a region as one that a container has had."""
+    path.chmod(0o606)
+
+
+def is_new(path: Path) -> bool:
+    """Whether it was made since, for every user of the container."""
+    return path.is_fifo() and path.stat().st_mode & 0o777 == 0o666
+
+
 def limits(given: ContainerConfig) -> str:
     return (Path(given.mounts["/etc/vcuda"].host_path) / LIMITS).read_text()
 
@@ -301,14 +311,14 @@ def test_each_start_has_its_own_region(node: NodeFixture) -> None:
     before = os.umask(0o077)
     try:
         path = region(node.run(pod)["main"])
-        assert path.stat().st_mode & 0o777 == 0o666
-        path.write_text("what the first start counted")
-        with path.open() as first:
+        assert is_new(path)
+        # A container that runs keeps what it has mounted.
+        with counting(path, {(7, 100): 300}):
+            assert counted_in(path)
+            use(path)
             node.start_one(pod)
-            assert path.read_text() == ""
-            assert path.stat().st_mode & 0o777 == 0o666
-            # A container that runs keeps what it has mounted.
-            assert first.read() == "what the first start counted"
+            assert is_new(path)
+            assert counted_in(path) == {}
     finally:
         os.umask(before)
     assert not list(path.parent.glob("*.part"))
@@ -322,7 +332,7 @@ def test_the_region_can_be_mounted_where_a_runtime_made_a_folder(
     path.unlink()
     path.mkdir()
     node.start_one(pod)
-    assert path.is_file()
+    assert is_new(path)
 
 
 def test_a_restart_between_allocation_and_start(node: NodeFixture) -> None:
@@ -331,7 +341,8 @@ def test_a_restart_between_allocation_and_start(node: NodeFixture) -> None:
     assert not region(given).exists()
     node.restart()
     node.start_one(pod)
-    assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
+    assert is_new(region(given))
+    assert limits(given) == limit_of(1024)
 
 
 @pytest.mark.parametrize("tier", ["none", "driver"])
@@ -341,11 +352,12 @@ def test_another_tier_leaves_containers_as_they_are(
     """kubelet keeps what Allocate answered; the library is there for it still."""
     pod = node.bind("a", 4, 1)
     given = node.run(pod)["main"]
-    region(given).write_text("counted")
+    use(region(given))
     node.restart(isolation=tier, inject="cdi")
     node.serving.parts.setup.library.library.unlink()
     node.start_one(pod)
-    assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
+    assert is_new(region(given))
+    assert limits(given) == limit_of(1024)
     told = inside(given)
     assert (told["isolation"], told["hard_limit_mib"]) == ("preload", 1024)
     assert node.serving.parts.setup.library.library.read_bytes() == b"the library"
@@ -381,7 +393,8 @@ def test_an_earlier_version_and_forward_again(node: NodeFixture) -> None:
     node.start()
     node.start_one(pod)
     assert inside(given)["hard_limit_mib"] == 1024
-    assert (region(given).read_text(), limits(given)) == ("", limit_of(1024))
+    assert is_new(region(given))
+    assert limits(given) == limit_of(1024)
 
 
 def test_a_container_of_the_version_before_keeps_its_limit(node: NodeFixture) -> None:
@@ -456,7 +469,7 @@ def test_a_pod_that_kubelet_knew_first(
     for container, mib in (("once", 2048), ("main", 768)):
         node.start_one(pod, container)
         assert limits(given[container]) == limit_of(mib)
-        assert region(given[container]).read_text() == ""
+        assert is_new(region(given[container]))
         told = inside(given[container])
         assert (told["container"], told["isolation"]) == (container, "preload")
         assert told["hard_limit_mib"] == mib
@@ -469,10 +482,10 @@ def test_an_init_container_passes_its_devices_on(node: NodeFixture) -> None:
     given = node.admit(pod)
     uid = pod["metadata"]["uid"]
     node.devices.start(uid, "once")
-    region(given["once"]).write_text("counted")
+    use(region(given["once"]))
     node.devices.start(uid, "main")
     assert region(given["once"]) != region(given["main"])
-    assert region(given["main"]).read_text() == ""
+    assert is_new(region(given["main"]))
     assert limits(given["once"]) == limits(given["main"]) == limit_of(24 * 256)
 
 
@@ -486,26 +499,45 @@ def test_a_restart_leaves_the_other_containers_alone(node: NodeFixture) -> None:
     given = [setup for pod in pods for setup in node.run(pod).values()]
     assert len({region(setup) for setup in given}) == 3
     for setup in given:
-        region(setup).write_text("counted")
-    inodes = [region(setup).stat().st_ino for setup in given]
+        use(region(setup))
     node.start_one(pods[0])
-    same = [region(setup).stat().st_ino in inodes for setup in given]
-    assert same == [True, False, True]
+    assert [is_new(region(setup)) for setup in given] == [False, True, False]
     assert [limits(setup) for setup in given] == [limit_of(n * 256) for n in (2, 3, 4)]
 
 
-def test_a_region_that_its_container_grew_is_cut(
-    node: NodeFixture, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is on the node's disk."""
-    given = {name: node.run(node.bind(name, 4, 1))["main"] for name in ("a", "b")}
-    region(given["a"]).write_bytes(b"counts")
-    region(given["b"]).write_bytes(bytes(MOST_REGION_BYTES + 1))
-    node.serving.reporter.catch_up()
-    assert region(given["a"]).read_bytes() == b"counts"
-    assert region(given["b"]).stat().st_size == MOST_REGION_BYTES
-    told = [line for line in caplog.records if "its region" in line.message]
-    assert [vars(line)["pod"] for line in told] == ["default/b"]
+GROWS: dict[str, Callable[[int], object]] = {
+    "truncate": lambda file: os.ftruncate(file, 20 << 30),
+    "fallocate": lambda file: os.posix_fallocate(file, 0, 20 << 30),
+    "write behind": lambda file: os.pwrite(file, b"x", 20 << 30),
+}
+
+
+@pytest.mark.parametrize("how", GROWS)
+def test_a_region_takes_nothing_of_the_nodes_disk(node: NodeFixture, how: str) -> None:
+    """Kubernetes would not count it; each user of the container may write it."""
+    path = region(node.run(node.bind("a", 4, 1))["main"])
+    file = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        with pytest.raises(OSError):
+            GROWS[how](file)
+        with suppress(BlockingIOError):
+            while os.write(file, bytes(2**16)):
+                assert path.stat().st_blocks == 0
+    finally:
+        os.close(file)
+    assert path.stat().st_size == path.stat().st_blocks == 0
+
+
+def test_a_region_of_the_version_before_is_replaced(node: NodeFixture) -> None:
+    """It was a file; after a rollback that version makes one in place of a FIFO."""
+    pod = node.bind("a", 4, 1)
+    path = region(node.run(pod)["main"])
+    path.unlink()
+    path.write_bytes(b"counted")
+    node.start_one(pod)
+    assert is_new(path)
+    replace_file(path, b"", mode=0o666)
+    assert path.is_file()
 
 
 def lose_files(node: NodeFixture) -> None:
@@ -526,7 +558,8 @@ def test_a_container_whose_files_were_lost_starts_with_its_limit(
     node.serving.reporter.catch_up()
     lose_files(node)
     node.start_one(pod)
-    assert (limits(given), region(given).read_text()) == (limit_of(mib), "")
+    assert limits(given) == limit_of(mib)
+    assert is_new(region(given))
     told = inside(given)
     assert (told["isolation"], told["hard_limit_mib"]) == ("preload", mib)
     assert all(Path(mount.host_path).exists() for mount in given.mounts.values())
@@ -566,8 +599,8 @@ def test_a_static_pod(
     for _ in range(2):
         assert limits(given) == limit_of(1024)
         assert inside(given)["isolation"] == "preload"
-        assert region(given).read_text() == ""
-        region(given).write_text("counted")
+        assert is_new(region(given))
+        use(region(given))
         node.devices.start("hash", "main")
 
 
@@ -600,4 +633,5 @@ def test_files_of_an_earlier_pod_are_not_taken_for_those_that_were_lost(
     node.start()
     node.wait_seen("a")
     node.start_one(pod)
-    assert (limits(given), region(given).read_text()) == (limit_of(2048), "")
+    assert limits(given) == limit_of(2048)
+    assert is_new(region(given))

@@ -10,7 +10,6 @@ from unittest.mock import Mock
 import pytest
 
 from deviceplugin import serve
-from deviceplugin.allocation.records import MOST_REGION_BYTES
 from deviceplugin.dra import driver
 from deviceplugin.dra.prepare import ResourceClaimRef
 from deviceplugin.dra.prepared import PreparedResourceClaims
@@ -19,7 +18,6 @@ from gpushare.cards.source import FoundCards
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kubelet.claim_records import PreparedResourceClaim
-from gpushare.kubelet.limit_files import REGION
 from tests.builders import allocation_json
 from tests.deviceplugin.allocation.test_isolation import prepare as with_limits
 from tests.deviceplugin.dra.dra_fixture import (
@@ -145,21 +143,6 @@ def test_lost_files_of_a_running_claim_come_back(
     node.start()
     wait_until((folder / "allocation.json").exists, "the file")
     wait_until(lambda: any(node.cdi.glob("*share*")), "the specification")
-
-
-def test_a_region_that_is_too_large_is_cut(
-    node: DraNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The containers of the claim can write it, and it would fill the disk."""
-    node.prepare(claim := node.claim("c", units=20))
-    region = host_path(node.specification(claim), "/etc/vcuda") / REGION
-    region.write_bytes(bytes(2 * MOST_REGION_BYTES))
-    node.end()
-    monkeypatch.setattr(driver, "_SWEEP_S", 0.02)
-    node.start()
-    wait_until(lambda: region.stat().st_size == MOST_REGION_BYTES, "the cut")
-    said = "a container wrote too much into its region"
-    wait_until(lambda: said in [line.message for line in list(caplog.records)], said)
 
 
 def test_no_specification_comes_back_while_its_claim_is_taken_back(

@@ -15,7 +15,7 @@ from gpushare.kubelet.claim_records import PreparedResourceClaim
 from gpushare.kubelet.limit_files import REGION, InnerPid
 from gpushare.kubelet.pods import HardLimit
 from tests.deviceplugin.node_fixture import NODE, allocation_records
-from tests.exporter.exporter_data import region
+from tests.exporter.exporter_data import counting
 
 Log = pytest.LogCaptureFixture
 PRELOAD, DRIVER = HardLimit("preload", 1024, 1536), HardLimit("driver", 768, 768)
@@ -43,28 +43,23 @@ def test_a_container_has_what_its_record_says(tmp_path: Path) -> None:
     folders = LimitFolders(tmp_path)
     driver = {of_container("uid-d", "main"): ContainerLimit(DRIVER)}
     assert folders.read() == {A: ContainerLimit(PRELOAD, {}, True)} | driver
-    (folder / REGION).write_bytes(region({(7, 100): 300, (8, 0): 0}))
     counted = {InnerPid(7, 100): 300 * 2**20, InnerPid(8, 0): 0}
-    assert folders.read()[A] == ContainerLimit(PRELOAD, counted, True)
-    (folder / "limits").write_text("vcuda-limits 1\ncard GPU-1 1024\n")
-    assert folders.read()[A] == ContainerLimit(PRELOAD, counted)
+    with counting(folder / REGION, {(7, 100): 300, (8, 0): 0}):
+        assert folders.read()[A] == ContainerLimit(PRELOAD, counted, True)
+        (folder / "limits").write_text("vcuda-limits 1\ncard GPU-1 1024\n")
+        assert folders.read()[A] == ContainerLimit(PRELOAD, counted)
 
 
-@pytest.mark.parametrize("raw", [b"", b"\1" * 40000, region({(7, 1): 1})[:-1]])
-def test_a_region_that_the_library_would_not_believe(
-    tmp_path: Path, raw: bytes
+@pytest.mark.parametrize("content", [b"", bytes(2**20)])
+def test_a_container_that_runs_since_before_an_upgrade(
+    tmp_path: Path, caplog: Log, content: bytes
 ) -> None:
+    """Its library counts in a file: nothing is known, and nobody is alarmed."""
     folder = put(tmp_path, RECORD, PRELOAD)
-    (folder / REGION).write_bytes(raw)
-    assert LimitFolders(tmp_path).read()[A].counted == {}
-
-
-def test_a_container_that_runs_since_before_an_upgrade(tmp_path: Path) -> None:
-    """Its library counts in another form: nothing is known, and nobody is alarmed."""
-    folder = put(tmp_path, RECORD, PRELOAD)
-    earlier = b"av-cuda2" + region({(7, 100): 300})[8:]
-    (folder / REGION).write_bytes(earlier[:24592])
+    (folder / REGION).unlink()
+    (folder / REGION).write_bytes(content)
     assert LimitFolders(tmp_path).read()[A].counted is None
+    assert caplog.messages == []
 
 
 def test_a_container_by_a_claim(tmp_path: Path) -> None:
