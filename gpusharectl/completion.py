@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from gpushare.informers.pods import UNFINISHED
 from gpushare.kube import codec, facts, names
+from gpushare.kube.annotations import read_cards
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.json_reader import Malformed
@@ -50,7 +51,7 @@ def complete_cards(
         if facts.name_of(node) != context.params.get("node"):
             continue
         try:
-            cards = codec.read_cards(node)
+            cards = read_cards(node)
         except Malformed:
             continue
         for card in cards:

@@ -15,6 +15,7 @@ import click
 from gpushare.domain.model import Card, CardUUID
 from gpushare.informers.pods import UNFINISHED
 from gpushare.kube import codec, facts, names, words
+from gpushare.kube.annotations import read_cards, read_uuids
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import Conflict
 from gpushare.kube.json_reader import Malformed
@@ -147,11 +148,11 @@ def find_pods_on(reach: Access, name: str, uuid: CardUUID) -> list[str]:
 def _cards(node: Json, order: Order, texts: Sequence[str]) -> tuple[CardUUID, ...]:
     name = facts.name_of(node)
     try:
-        here = codec.read_cards(node)
+        here = read_cards(node)
     except Malformed as error:
         raise OrderRefused(f"{name}: its cards cannot be read: {error}") from error
     key, adds = order.value
-    gone = codec.read_uuids(facts.annotation(node, key)) - {c.uuid for c in here}
+    gone = read_uuids(facts.annotation(node, key)) - {c.uuid for c in here}
     known = [*(card.uuid for card in here), *(() if adds else sorted(gone))]
     try:
         uuids = [find_card(text, here, known) for text in texts]
@@ -208,7 +209,7 @@ def describe_order(
 ) -> Iterator[str]:
     """Say what is so now, in a line or two for each card."""
     name = facts.name_of(done.node)
-    known = {card.uuid: card for card in codec.read_cards(done.node)}
+    known = {card.uuid: card for card in read_cards(done.node)}
     for uuid in done.cards:
         card, changed = known.get(uuid), uuid in done.changed
         if card is None:

@@ -31,7 +31,7 @@ from gpushare.domain.request import Role, peak_amount
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
 from gpushare.kube import codec, names
-from gpushare.kube.annotations import decode_placement, encode_placement
+from gpushare.kube.annotations import decode_placement, encode_placement, read_cards
 from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import Conflict, Forbidden, Unavailable
 from gpushare.kube.json_reader import Malformed
@@ -80,9 +80,7 @@ def cards_shared(name: str, node: Json, described: list[Json]) -> tuple[Card, ..
     """The cards as they are read off the node, a cordon included."""
     shared = [card_of(index, each) for index, each in enumerate(described)]
     cordon = node.get("annotations", {}).get("cordon", "")
-    return codec.read_cards(
-        node_json(name, *shared, annotations={names.CORDON: cordon})
-    )
+    return read_cards(node_json(name, *shared, annotations={names.CORDON: cordon}))
 
 
 def ledger_of(case: Json) -> Ledger:

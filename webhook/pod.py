@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from gpushare.domain.request import ContainerSpec
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
+from gpushare.kube.codec import read_containers
 from gpushare.kube.json_reader import Malformed, Reader
-from gpushare.kube.resource_requests import read_containers
 
 INIT, APP, EPHEMERAL = "initContainers", "containers", "ephemeralContainers"
 _KINDS = (INIT, APP, EPHEMERAL)

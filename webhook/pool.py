@@ -10,7 +10,8 @@ from typing import Self
 
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
-from gpushare.kube import codec, names
+from gpushare.kube import names
+from gpushare.kube.annotations import read_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed, Reader
 
@@ -89,7 +90,7 @@ UNKNOWN = CardPool()
 def read_pool_node(node: Json) -> PoolNode:
     """Read what a node adds; raise ``Malformed`` if its annotation is broken."""
     kinds: dict[str, list[tuple[str, int]]] = {}
-    for card in codec.read_cards(node):
+    for card in read_cards(node):
         if card.units:
             kinds.setdefault(card.kind, []).append((card.model, card.units))
     status = Reader(node).optional_object("status")

@@ -10,8 +10,8 @@ from deviceplugin.cards.devices import Cards, device_ids, shared_card
 from gpushare.cards.source import FoundCard
 from gpushare.domain.links import pairs, with_scores
 from gpushare.domain.model import UNIT_MIB, Card, CardUUID, NodeName
-from gpushare.kube import codec, names
-from gpushare.kube.annotations import encode_cards, why_too_many
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_cards, read_uuids, why_too_many
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, Invalid
 from gpushare.kube.reflector import Sink
@@ -242,7 +242,7 @@ class OwnNode(Sink):
 
     def uuids(self, key: str) -> frozenset[CardUUID]:
         """Read an annotation that lists UUIDs."""
-        return codec.read_uuids(self.annotation(key) or "")
+        return read_uuids(self.annotation(key) or "")
 
     def annotate(
         self,

@@ -7,8 +7,12 @@ from collections.abc import Set as AbstractSet
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Card, NodeName
-from gpushare.kube import codec
-from gpushare.kube.annotations import decode_isolation, find_broken_links
+from gpushare.kube.annotations import (
+    decode_isolation,
+    find_broken_links,
+    read_cards,
+    read_cordon,
+)
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import annotation, host_capacity
 from gpushare.kube.json_reader import Malformed
@@ -71,13 +75,13 @@ class NodeInformer(Sink):
         name = NodeName(body["metadata"]["name"])
         cards: tuple[Card, ...] = ()
         try:
-            cards, problem = codec.read_cards(body), ""
+            cards, problem = read_cards(body), ""
             self._broken.pop(name, None)
         except Malformed as error:
             problem = self._broken[name] = str(error)
         self._log(name, problem, _BROKEN, because=problem)
         if cards:
-            strays = codec.read_cordon(body) - {card.uuid for card in cards}
+            strays = read_cordon(body) - {card.uuid for card in cards}
             shown = ",".join(sorted(strays)[:_MOST_STRAYS])
             self._log(name, shown, _STRAYS, cards=shown)
             # The cards are used without their links.

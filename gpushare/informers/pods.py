@@ -20,11 +20,10 @@ from gpushare.domain.placement import place
 from gpushare.domain.policies import Policy, PolicyChoice
 from gpushare.kube import codec
 from gpushare.kube.cluster import Json
-from gpushare.kube.codec import PodRecord
+from gpushare.kube.codec import PodRecord, RequestedResources
 from gpushare.kube.facts import is_terminal, node_of
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.reflector import Sink
-from gpushare.kube.resource_requests import RequestedResources
 
 Leaving = Callable[[NodeName], Iterable[PodRecord]]
 """Return the pods of a node that are leaving."""

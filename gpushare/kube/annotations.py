@@ -4,11 +4,13 @@ Two are JSON: a node's cards and a pod's placement. A placement that charges les
 the pod requests is rejected. Two are lists by which a pod limits its cards.
 """
 
+import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from sys import intern
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +37,7 @@ from gpushare.domain.model import (
 from gpushare.domain.placement import join_shares
 from gpushare.domain.request import MOST_APART
 from gpushare.kube import names
+from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed, Reader
 
 VERSION = 1
@@ -48,6 +51,44 @@ MOST_SHARES = MOST_CARDS * MOST_INSTANCES + MOST_APART
 _MOST_TEXT = 256
 """Most characters of a card's text. Models of 64 are the longest that are known."""
 _LINKS = "links"
+_USERS = {
+    key.removeprefix(f"{names.PREFIX}-"): key
+    for key in (names.POLICY, names.CONTAINERS, names.MODELS, names.UUIDS)
+}
+"""The pod annotations that users write, by the last part of the name."""
+_KNOWN = frozenset({*_USERS.values(), names.PLACEMENT, names.ACTUAL, names.ISOLATION})
+_OURS = names.PREFIX.removeprefix(f"{names.DOMAIN}/")
+_ALL = ", ".join(f"{_OURS}-{word}" for word in _USERS)
+_MOST_UNKNOWN = 5
+_LIKE = 0.8
+"""How similar a misspelt name must be to a known one."""
+
+
+def read_cards(node: Json) -> tuple[Card, ...]:
+    """Read the node's cards, with cordons; empty without annotation; ``Malformed``."""
+    text = _annotations(node).get(names.CARDS)
+    listed = () if text is None else decode_cards(text)
+    closed = read_cordon(node)
+    if not closed:
+        return listed
+    return tuple(replace(card, cordoned=card.uuid in closed) for card in listed)
+
+
+def read_cordon(node: Json) -> frozenset[CardUUID]:
+    """Read the cards that an operator cordoned, also those that do not exist."""
+    return read_uuids(_annotations(node).get(names.CORDON, ""))
+
+
+def read_uuids(text: str) -> frozenset[CardUUID]:
+    """Read UUIDs from a comma-separated list, as operators write it by hand.
+
+    An entry with ``=`` says who owns the order for the UUID before it: it adds none.
+
+    >>> sorted(read_uuids(" GPU-1, ,GPU-0,GPU-0=make-room-1f9c,"))
+    ['GPU-0', 'GPU-1']
+    """
+    entries = (entry.strip() for entry in text.split(","))
+    return frozenset(CardUUID(entry) for entry in entries if entry and "=" not in entry)
 
 
 def decode_cards(text: str) -> tuple[Card, ...]:
@@ -66,6 +107,11 @@ def decode_cards(text: str) -> tuple[Card, ...]:
     if problem := why_too_many(cards):
         raise Malformed(body.path("cards"), problem)
     return read_links(cards, body)
+
+
+def _annotations(node: Json) -> Mapping[str, str]:
+    metadata = Reader(node).object("metadata")
+    return metadata.optional_object("annotations").texts(names.PREFIX)
 
 
 def _listed(body: Reader) -> list[Reader]:
@@ -418,3 +464,24 @@ def _wrong_entry(limit: Limit, entry: str) -> str:
             "or GPU- and its first 8 digits or more"
         )
     return ""
+
+
+def find_unknown_annotations(pod: Json) -> Iterator[str]:
+    """Yield messages about a few unknown annotations that look like gpushare's.
+
+    Those are gpushare's names with a typing error, or under another domain or none.
+    """
+    raw = (pod.get("metadata") or {}).get("annotations") or {}
+    unknown = (key for key in raw if _looks_ours(key) and key not in _KNOWN)
+    for key in islice(unknown, _MOST_UNKNOWN):
+        word = key.rpartition("/")[2].removeprefix(f"{_OURS}-").lower()
+        close = difflib.get_close_matches(word, _USERS, 1, _LIKE)
+        meant = f"did you mean {_USERS[close[0]]}?" if close else f"known are {_ALL}"
+        yield f"the annotation {clean_text(key)} is unknown here; {meant}"
+
+
+def _looks_ours(key: str) -> bool:
+    # The webhook writes several annotations with this prefix.
+    return not key.startswith(names.BITFUSION_LABEL) and (
+        key.startswith(names.PREFIX) or key.rpartition("/")[2].startswith(_OURS)
+    )

@@ -1,7 +1,7 @@
 """Facts of pods and nodes, read from their JSON by one function each. Pure.
 
 Nothing here fails on an object of an API server: a missing field reads as empty or
-None. What a pod asks for is in ``resource_requests``.
+None. What a pod asks for is in ``codec``.
 """
 
 import re

@@ -29,13 +29,12 @@ from gpushare.domain.model import (
 from gpushare.domain.request import Role
 from gpushare.kube import codec, facts, names
 from gpushare.kube.cluster import Json, PodTarget
-from gpushare.kube.codec import PodRecord
+from gpushare.kube.codec import PodRecord, Unmeetable, read_containers
 from gpushare.kube.resource_claims.allocated import (
     ResourceClaimUse,
     read_claim_names,
     read_claim_uses,
 )
-from gpushare.kube.resource_requests import Unmeetable, read_containers
 
 PodName = tuple[str, str]
 """Namespace and name: all that kubelet's pod resources tell of a pod."""

@@ -16,10 +16,10 @@ from typing import Any
 from gpushare.domain.model import NOTHING
 from gpushare.kube import codec, names
 from gpushare.kube.cluster import Cluster, Json, Kind, PodTarget
+from gpushare.kube.codec import effective_request
 from gpushare.kube.errors import ClusterError
 from gpushare.kube.facts import card_capacity, is_terminal, name_of, node_of
 from gpushare.kube.node_filters import find_lacks_in_sum
-from gpushare.kube.resource_requests import effective_request
 from gpushare.settings import Address
 
 _EVERY_S = 0.05

@@ -15,6 +15,7 @@ from gpushare.domain.eviction.landing import PodMove
 from gpushare.domain.eviction.moves import MovePlan, has_room, predict_landing
 from gpushare.domain.model import CardUUID, Placement, PodUID
 from gpushare.kube import codec, facts
+from gpushare.kube.annotations import read_cordon
 from gpushare.kube.cluster import Json, Kind, PodTarget
 from gpushare.kube.errors import ClusterError, Conflict, NotFound
 from gpushare.kube.objects import Ref
@@ -206,7 +207,7 @@ class Eviction:
             raise
         else:
             # Those that this run has opened are in the list as it was read, too.
-            closed = {*cards} & codec.read_cordon(done.node) - done.changed
+            closed = {*cards} & read_cordon(done.node) - done.changed
             if opened := [uuid for uuid in cards if uuid not in closed]:
                 self._say(f"{_named(plan, opened)}: open again.")
             if closed:

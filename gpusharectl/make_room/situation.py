@@ -20,6 +20,7 @@ from gpushare.domain.policies import FRAG, PolicyChoice
 from gpushare.informers.pods import UNFINISHED
 from gpushare.kube import codec, facts
 from gpushare.kube.cluster import Json, Kind
+from gpushare.kube.codec import RequestedResources
 from gpushare.kube.errors import NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.node_filters import (
@@ -29,7 +30,6 @@ from gpushare.kube.node_filters import (
     find_bar,
     read_constraints,
 )
-from gpushare.kube.resource_requests import RequestedResources
 from gpusharectl.access import Access
 from gpusharectl.state.read import ClusterState, SeenPod, list_all, read_state
 

@@ -17,7 +17,7 @@ from gpushare.domain.quantity import NotAQuantity, NotWhole, is_in_bytes, parse_
 from gpushare.domain.request import ContainerSpec, Role
 from gpushare.kube import names
 from gpushare.kube.annotations import read_card_selector
-from gpushare.kube.resource_requests import build_claims_by_annotation
+from gpushare.kube.codec import build_claims_by_annotation
 from gpushare.yaml_edit import (
     Field,
     NotEditable,

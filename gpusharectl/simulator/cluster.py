@@ -43,7 +43,7 @@ from gpushare.informers.pods import PodInformer
 from gpushare.kube import codec, facts, names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind, PodTarget
-from gpushare.kube.codec import refusal_text
+from gpushare.kube.codec import effective_request, refusal_text
 from gpushare.kube.node_filters import (
     Constraints,
     NodeProperties,
@@ -53,7 +53,6 @@ from gpushare.kube.node_filters import (
     read_constraints,
     read_properties,
 )
-from gpushare.kube.resource_requests import effective_request
 from gpusharectl.demo.fakeapi.cluster import Embedded
 
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from gpushare.domain.policies import POLICIES, PolicyChoice
 from gpushare.informers.pods import UNFINISHED
 from gpushare.informers.resource_claims import place_resource_claim
 from gpushare.kube import codec, facts, names, words
-from gpushare.kube.annotations import encode_cards
+from gpushare.kube.annotations import encode_cards, read_cards
 from gpushare.kube.cluster import Cluster, Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound
 from gpushare.kube.json_reader import Malformed
@@ -230,7 +230,7 @@ def _charges(
     for claim in claims:
         node = nodes.get(claim.node)
         if node is not None and not has_unknown_cards(node):
-            yield place_resource_claim(claim, codec.read_cards(node))
+            yield place_resource_claim(claim, read_cards(node))
 
 
 def _kept(claims: Sequence[ResourceClaim]) -> Iterator[str]:
@@ -258,7 +258,7 @@ def has_unknown_cards(node: Json) -> bool:
     if not facts.annotation(node, names.CARDS):
         return facts.is_labelled(node)
     try:
-        codec.read_cards(node)
+        read_cards(node)
     except Malformed:
         return True
     return False
@@ -337,7 +337,7 @@ def _like(node: Json, name: str) -> Json:
                 synthetic.make_card(name, card.index, card.units, card.model),
                 links=card.links,
             )
-            for card in codec.read_cards(node)
+            for card in read_cards(node)
         ]
     except Malformed as error:
         raise NotPlayable(f"{wrong}: {error}") from error

@@ -19,8 +19,8 @@ from gpushare.domain.model import (
     clean_text,
 )
 from gpushare.domain.policies import PolicyChoice
-from gpushare.kube import codec, names, words
-from gpushare.kube.annotations import encode_cards
+from gpushare.kube import names, words
+from gpushare.kube.annotations import encode_cards, read_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import refusal_text
 from gpushare.kube.json_reader import Malformed
@@ -127,7 +127,7 @@ def _linked_nodes(scenario: Scenario) -> Mapping[str, Sequence[Card]]:
 
 def _cards(node: Json) -> Sequence[Card]:
     try:
-        return codec.read_cards(node)
+        return read_cards(node)
     except Malformed:
         return ()
 
@@ -416,7 +416,7 @@ def make_report(scenario: Scenario, runs: Sequence[PolicyRun]) -> SimulationRepo
 
 def _units(node: Json) -> list[int]:
     try:
-        return [card.units for card in codec.read_cards(node)]
+        return [card.units for card in read_cards(node)]
     except Malformed:
         # Such a node offers no cards until it is repaired; inspect says so.
         return []

@@ -24,7 +24,7 @@ from gpushare.informers.resource_claims import (
 from gpushare.informers.snapshot import read_snapshot
 from gpushare.kube import codec, facts, words
 from gpushare.kube.cluster import Cluster, Json, Kind, ListPage
-from gpushare.kube.codec import PodRecord
+from gpushare.kube.codec import PodRecord, effective_request
 from gpushare.kube.errors import ClusterError, NotFound
 from gpushare.kube.json_reader import Malformed
 from gpushare.kube.names import CARDS, DEMO_BUILD
@@ -35,7 +35,6 @@ from gpushare.kube.resource_claims.allocated import (
     ResourceClaimUser,
     read_resource_claim,
 )
-from gpushare.kube.resource_requests import effective_request
 from gpusharectl.access import Access
 from gpusharectl.state.extender import (
     FOLDERS,

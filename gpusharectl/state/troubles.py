@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from gpushare.domain.model import CORES_PER_CARD
 from gpushare.domain.node import Node
-from gpushare.kube import codec, facts, names, words
+from gpushare.kube import facts, names, words
+from gpushare.kube.annotations import find_unknown_annotations, read_cards, read_uuids
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
 from gpusharectl.output import rounded
@@ -148,14 +149,14 @@ def _annotations(state: ClusterState) -> Iterator[Trouble]:
     for node in state.nodes:
         name = facts.name_of(node)
         try:
-            here = {card.uuid for card in codec.read_cards(node)}
+            here = {card.uuid for card in read_cards(node)}
         except Malformed as error:
             what = f"it shares no cards, because its annotation cannot be read: {error}"
             do = "find out who wrote it; the device plugin writes it again"
             yield Trouble(name, what, do)
             continue
         for key, command in ((names.CORDON, "uncordon-card"), (names.CLEAR, "")):
-            missing = codec.read_uuids(facts.annotation(node, key)) - here
+            missing = read_uuids(facts.annotation(node, key)) - here
             if missing:
                 cards = words.listed(sorted(missing), 3)
                 what = f"{key} names cards that the node does not have: {cards}"
@@ -217,7 +218,7 @@ def _misspelt(state: ClusterState) -> Iterator[Trouble]:
     """Report annotations of pods that look like gpushare's and have no meaning."""
     pods_by_text: dict[str, list[str]] = {}
     for seen in state.pods.values():
-        for text in codec.find_unknown_annotations(seen.body):
+        for text in find_unknown_annotations(seen.body):
             pods_by_text.setdefault(text, []).append(facts.full_name(seen.body))
     for text, pods in pods_by_text.items():
         do = "correct it where these pods are created"

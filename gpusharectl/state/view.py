@@ -26,8 +26,8 @@ from gpushare.domain.model import (
 from gpushare.domain.node import FreeUnits, Node, find_free_units
 from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
 from gpushare.informers.shortage import find_shortage
-from gpushare.kube import codec, facts, names, words
-from gpushare.kube.annotations import decode_isolation
+from gpushare.kube import facts, names, words
+from gpushare.kube.annotations import decode_isolation, read_cards
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
 from gpushare.kube.json_reader import Malformed
@@ -360,7 +360,7 @@ def _gets_pods(body: Json | None) -> bool:
 def explain_refused_cards(body: Json) -> str:
     """Return why a node shares no cards: its annotation; empty if it can be read."""
     try:
-        codec.read_cards(body)
+        read_cards(body)
     except Malformed as error:
         return str(error)
     return ""

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from gpushare.domain.model import Amount, Card, CardUUID, NodeName, PodRequest
 from gpushare.kube import codec, facts, names, words
+from gpushare.kube.annotations import find_unknown_annotations
 from gpushare.kube.cluster import Json
 from gpusharectl.output import VERSION, Data, encode
 from gpusharectl.state.read import Placements
@@ -45,7 +46,7 @@ class PodAnswer:
     def warnings(self) -> Sequence[str]:
         """Sentences about what has no meaning in it and in its quotas."""
         of_pod = (
-            *codec.find_unknown_annotations(self.body),
+            *find_unknown_annotations(self.body),
             *codec.find_untranslated_mib(self.body),
         )
         return [*of_pod, *self.of_quotas]

@@ -17,7 +17,7 @@ import pytest
 from gpushare.domain.model import NodeName
 from gpushare.domain.placement import score_node
 from gpushare.domain.policies import POLICIES
-from gpushare.kube import codec
+from gpushare.kube.annotations import read_cards
 from gpusharectl.simulator.engine import Played, play
 from gpusharectl.simulator.scenario import Arrive, Scenario, ScenarioStep
 from gpusharectl.simulator.scenario_file import read_scenario
@@ -146,9 +146,7 @@ def test_the_same_pods_on_the_same_cards(
     scenario = dealt(seed)
     seen = really(plane, space, scenario, f"random-{seed}")
     index = {
-        card.uuid: card.index
-        for node in scenario.nodes
-        for card in codec.read_cards(node)
+        card.uuid: card.index for node in scenario.nodes for card in read_cards(node)
     }
     before: list[ScenarioStep] = []
     for step in scenario.steps:

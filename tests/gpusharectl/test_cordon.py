@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpushare.domain.model import CardUUID
-from gpushare.kube import codec, names
+from gpushare.kube import names
+from gpushare.kube.annotations import read_cards
 from gpushare.kube.apiserver.api import ApiObjects, ApiServer
 from gpushare.kube.apiserver.client import configure_client
 from gpushare.kube.cluster import Json, Kind
@@ -76,7 +77,7 @@ def test_a_card_is_cordoned_by_any_of_its_names(
     done = carry_out_order(cluster, Order.CORDON, "n", [named])
     assert done.changed == {A}
     assert cluster.annotation() == A
-    assert [one.cordoned for one in codec.read_cards(cluster.node())] == [True, False]
+    assert [one.cordoned for one in read_cards(cluster.node())] == [True, False]
 
 
 def test_several_at_once(cluster: ClusterOverHttp) -> None:

@@ -33,7 +33,7 @@ from tests.builders import cards, event, node_json
 from tests.deviceplugin.node_fixture import NODE, found_card
 from tests.exporter import exporter_data
 from tests.extender.extender_fixture import ExtenderFixture
-from tests.gpushare.server.test_public import reflector
+from tests.gpushare.kube.test_reflector import make_reflector
 from tests.monitoring.board_queries import (
     NAMES,
     VALUES,
@@ -118,7 +118,7 @@ def extender_page(folder: Path) -> str:
     with metrics.timed("filter"):
         metrics.filtered(FilterResult((), {"no room": [NodeName(NODE)]}))
     metrics.bound(BindResult(BindOutcome.CONFLICT, "taken"))
-    heard = (("pods", reflector(extender.clock, listed=True)),)
+    heard = (("pods", make_reflector(extender.clock, listed=True)),)
     registry.register(LedgerCollector(extender.state, Readiness(heard, 60)))
     registry.register(ResourceClaimsCollector(extender.state))
     issued = certificates(folder / "tls")

@@ -14,8 +14,8 @@ from gpushare.domain.request import ContainerSpec, Role, peak_amount
 from gpushare.kube import names
 from gpushare.kube.annotations import MOST_CARDS, MOST_INSTANCES, read_card_selector
 from gpushare.kube.cluster import Json
+from gpushare.kube.codec import Unmeetable
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.resource_requests import Unmeetable
 from webhook.pod import (
     APP,
     EPHEMERAL,

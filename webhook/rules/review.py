@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from gpushare.kube import codec
+from gpushare.kube.annotations import find_unknown_annotations
 from gpushare.kube.cluster import Json
 from gpushare.kube.facts import SYSTEM_NAMESPACES
 from gpushare.kube.json_reader import Malformed
@@ -163,7 +163,7 @@ def _mutated(
     if not denials:
         warnings += [
             *warn_of_unknown_resources(after),
-            *codec.find_unknown_annotations(after),
+            *find_unknown_annotations(after),
         ]
     # The warnings of a translated pod are about the pool already, per container.
     if (translation.sharing or not translated) and judged.request is not None:

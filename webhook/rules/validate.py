@@ -35,12 +35,12 @@ from gpushare.domain.quantity import (
 from gpushare.kube import codec, names
 from gpushare.kube.annotations import read_card_selector
 from gpushare.kube.cluster import Json
-from gpushare.kube.json_reader import Malformed
-from gpushare.kube.resource_requests import (
+from gpushare.kube.codec import (
     Unmeetable,
     build_claims_by_annotation,
     read_containers,
 )
+from gpushare.kube.json_reader import Malformed
 from webhook.pod import (
     APP,
     EPHEMERAL,

@@ -33,8 +33,8 @@ from tests.builders import (
     request,
 )
 from tests.extender.extender_fixture import Clock
+from tests.gpushare.kube.test_reflector import make_reflector
 from tests.gpushare.server.asgi_client import as_wsgi
-from tests.gpushare.server.test_public import reflector
 
 HTML = resources.files("extender.server").joinpath("page", "index.html").read_text()
 INNER = "http://127.0.0.1:39999"
@@ -128,9 +128,9 @@ def test_who_is_leaving_and_what_is_wrong() -> None:
     broken = node_json("odd", annotations={"baidu.com/vcuda-cards": "{"})
     known.nodes.apply(event("ADDED", broken))
     clock = Clock()
-    heard = reflector(clock, listed=True)
+    heard = make_reflector(clock, listed=True)
     clock.now = 0.123
-    never = reflector(clock, listed=False)
+    never = make_reflector(clock, listed=False)
     told = ExtenderPage(
         known, Readiness((("nodes", heard), ("pods", never)), 60)
     ).state()

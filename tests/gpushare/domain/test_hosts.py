@@ -12,7 +12,7 @@ from gpushare.domain.quantity import NotAQuantity, parse_mebibytes, parse_thousa
 from gpushare.informers.nodes import NodeInformer
 from gpushare.informers.pods import PodInformer
 from gpushare.kube.cluster import Json
-from gpushare.kube.resource_requests import RequestedResources
+from gpushare.kube.codec import RequestedResources
 from tests.builders import event, node_json, page, pod_json
 
 N = NodeName("n")

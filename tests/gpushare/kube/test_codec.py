@@ -12,15 +12,12 @@ from gpushare.kube.json_reader import Malformed
 from tests.builders import (
     AT,
     bound_json,
-    card,
     claim,
     container_json,
-    node_json,
     placement,
     pod_json,
     ref,
 )
-from webhook.bitfusion.resources import CARD_MIB
 
 MAIN = "spec.containers.0"
 APART = {names.CONTAINERS: names.APART}
@@ -236,67 +233,6 @@ def test_an_actual_placement_that_is_not_believed(actual: str, complaint: str) -
     assert record.placement == placement("pod", 0, 4)
     assert complaint in record.complaint
     assert bool(complaint) == bool(record.complaint)
-
-
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        ("", []),
-        ("GPU-0", ["GPU-0"]),
-        ("GPU-0,GPU-1", ["GPU-0", "GPU-1"]),
-        (" GPU-0 ,\n\tGPU-1, ,,GPU-0,", ["GPU-0", "GPU-1"]),
-        (" , ", []),
-        ("GPU-0,GPU-0=make-room-1f9c,GPU-1=x", ["GPU-0"]),
-    ],
-    ids=["nothing", "one", "two", "untidy", "commas alone", "owners"],
-)
-def test_a_list_with_commas(text: str, read: list[str]) -> None:
-    assert sorted(codec.read_uuids(text)) == read
-
-
-def test_a_nodes_cards() -> None:
-    """Cordons are the operator's own annotation; unknown cards in it are ignored."""
-    thing = node_json("n", card(0), card(1), annotations={names.CORDON: "GPU-1,GPU-9"})
-    assert codec.read_cards(thing) == (card(0), card(1, cordoned=True))
-    assert codec.read_cordon(thing) == {"GPU-1", "GPU-9"}
-    assert codec.read_cards(node_json()) == ()
-    written = node_json("n", card(0, cordoned=True))["metadata"]["annotations"]
-    assert "cordon" not in written[names.CARDS]
-
-
-@pytest.mark.parametrize(
-    ("key", "meant"),
-    [
-        ("baidu.com/vcuda-model", "did you mean baidu.com/vcuda-models?"),
-        ("baidu.com/vcuda-container", "did you mean baidu.com/vcuda-containers?"),
-        ("baidu.com/vcuda-uuid", "did you mean baidu.com/vcuda-uuids?"),
-        ("baidu.com/vcuda-Policy", "did you mean baidu.com/vcuda-policy?"),
-        ("vcuda-models", "did you mean baidu.com/vcuda-models?"),
-        ("example.com/vcuda-policy", "did you mean baidu.com/vcuda-policy?"),
-        ("baidu.com/vcuda-cards", "known are vcuda-policy, vcuda-containers, vcuda-"),
-        ("baidu.com/vcuda", "known are vcuda-policy, vcuda-containers, vcuda-"),
-    ],
-)
-def test_an_annotation_that_means_nothing_is_told(key: str, meant: str) -> None:
-    (message,) = codec.find_unknown_annotations(
-        pod_json(units=1, annotations={key: "x"})
-    )
-    assert message.startswith(f"the annotation {key} is unknown here; {meant}")
-
-
-def test_annotations_that_mean_something_or_are_of_others_are_not_told() -> None:
-    ours = (names.PLACEMENT, names.ACTUAL, names.CONTAINERS, names.POLICY, names.MODELS)
-    others = ("prometheus.io/scrape", "example.com/model", "baidu.com/owner", "policy")
-    known = (*ours, *others, names.UUIDS, names.BITFUSION_CLIENT, CARD_MIB)
-    pod = pod_json(units=1, annotations=dict.fromkeys(known, "x"))
-    assert list(codec.find_unknown_annotations(pod)) == []
-    assert list(codec.find_unknown_annotations({"metadata": {}})) == []
-
-
-def test_only_a_few_are_told() -> None:
-    """A pod may have thousands."""
-    many = {f"baidu.com/vcuda-{n}": "" for n in range(1000)}
-    assert len(list(codec.find_unknown_annotations(pod_json(annotations=many)))) == 5
 
 
 def test_cores_that_apart_could_have_are_told_of_it() -> None:

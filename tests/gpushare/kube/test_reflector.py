@@ -389,17 +389,17 @@ def test_nobody_reads_on_if_a_page_does_not_suit(applied: int) -> None:
     assert cluster.read <= applied + 3
 
 
-def followed(clock: Stop, *, listed: bool) -> Reflector:
+def make_reflector(clock: Callable[[], float], *, listed: bool) -> Reflector:
     script = Script(page(), Unavailable("gone"))
     cluster: Any = script
-    made = Reflector(cluster, Kind.PODS, Notes(), clock=lambda: clock.now)
+    made = Reflector(cluster, Kind.PODS, Notes(), clock=clock)
     if listed:
         made.run(script.stop)
     return made
 
 
 def test_not_ready_before_everything_has_been_listed() -> None:
-    listed, missing = (followed(Stop(), listed=each) for each in (True, False))
+    listed, missing = (make_reflector(lambda: 0, listed=each) for each in (True, False))
     readiness = Readiness((("nodes", listed), ("pods", missing)), 60)
     assert readiness.why_not() == ["pods have not been listed yet"]
     assert readiness.ages_s() == {"nodes": 0}
@@ -409,7 +409,9 @@ def test_not_ready_before_everything_has_been_listed() -> None:
 
 def test_not_ready_after_a_long_silence() -> None:
     clock = Stop()
-    readiness = Readiness((("nodes", followed(clock, listed=True)),), 60)
+    readiness = Readiness(
+        (("nodes", make_reflector(lambda: clock.now, listed=True)),), 60
+    )
     clock.pass_by(60)
     assert readiness.why_not() == []
     clock.pass_by(1)

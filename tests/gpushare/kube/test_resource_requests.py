@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 
 from gpushare.domain.model import NOTHING, Amount, HostAmount
 from gpushare.domain.request import peak_amount
-from gpushare.kube import names, resource_requests
-from gpushare.kube.codec import read_pod_ref, read_pod_request
-from gpushare.kube.json_reader import Malformed
-from gpushare.kube.resource_requests import (
+from gpushare.kube import codec, names
+from gpushare.kube.codec import (
     LONGEST_KEY,
     RequestedResources,
     Unmeetable,
     effective_request,
     read_containers,
+    read_pod_ref,
+    read_pod_request,
 )
+from gpushare.kube.json_reader import Malformed
 from tests.builders import pod_json
 
 LARGE = "x" * LONGEST_KEY
@@ -52,7 +53,7 @@ SPEC = st.fixed_dictionaries(
 
 
 def key(pod: Any) -> bytes | None:
-    return resource_requests._key(pod)
+    return codec._key(pod)
 
 
 def read(pod: Any) -> Any:
@@ -139,11 +140,11 @@ def test_large_pods_are_not_kept() -> None:
     """Any user can create pods; large ones are read and not kept."""
     pod = pod_json(units=4)
     pod["spec"]["containers"][0]["resources"]["requests"] |= {"cpu": "1", LARGE: "1"}
-    before = len(resource_requests._KINDS)
+    before = len(codec._KINDS)
     read_request = read_pod_request(pod, read_pod_ref(pod))
     assert read_request.host == HostAmount(1000, 0)
     assert [claim.amount.units for claim in read_request.claims] == [4]
-    assert len(resource_requests._KINDS) == before
+    assert len(codec._KINDS) == before
 
 
 def test_a_kind_of_pod_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +155,8 @@ def test_a_kind_of_pod_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         read_pods.append(pod["metadata"]["name"])
         return read_containers(pod)
 
-    monkeypatch.setattr(resource_requests, "_KINDS", {})
-    monkeypatch.setattr(resource_requests, "read_containers", counted)
+    monkeypatch.setattr(codec, "_KINDS", {})
+    monkeypatch.setattr(codec, "read_containers", counted)
     for name, units in (("a", 4), ("b", 4), ("other", 5)):
         pod = pod_json(name, units=units)
         assert read_pod_request(pod, read_pod_ref(pod)).claims[0].amount.units == units
@@ -163,10 +164,10 @@ def test_a_kind_of_pod_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_requests, "MOST_KINDS", 2)
-    monkeypatch.setattr(resource_requests, "_KINDS", {})
+    monkeypatch.setattr(codec, "MOST_KINDS", 2)
+    monkeypatch.setattr(codec, "_KINDS", {})
     for cpu in range(1, 6):
         pod = pod_json()
         pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu)}}
         assert RequestedResources(pod).host() == HostAmount(1000 * cpu, 0)
-        assert len(resource_requests._KINDS) <= 2
+        assert len(codec._KINDS) <= 2

@@ -11,6 +11,7 @@ import pytest
 from gpushare.domain.eviction.moves import MovePlan, plan_moves
 from gpushare.domain.model import PodRequest
 from gpushare.kube import codec, facts, names
+from gpushare.kube.annotations import read_uuids
 from gpushare.kube.cluster import Kind, PodTarget
 from gpushare.kube.errors import Conflict, Forbidden, Unavailable
 from gpusharectl.cordon import Order, carry_out_order
@@ -89,7 +90,7 @@ def test_the_cards_are_cordoned_until_the_room_is_there(cluster: SmallCluster) -
 
     def look_at_it() -> None:
         pod = cluster.get("big")
-        closed = sorted(codec.read_uuids(cluster.cordon()))
+        closed = sorted(read_uuids(cluster.cordon()))
         seen.append((closed, pod["status"].get("nominatedNodeName")))
 
     cluster.hinder = look_at_it

@@ -9,8 +9,8 @@ from gpushare.domain.links import with_scores
 from gpushare.domain.model import NodeName, Placement, PodRef, Refusal
 from gpushare.domain.placement import schedule
 from gpushare.domain.policies import POLICIES, PolicyChoice
-from gpushare.kube import codec, names
-from gpushare.kube.annotations import encode_cards
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_cards, read_cards
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.codec import read_pod_record
 from gpusharectl.simulator import cluster as simulated
@@ -77,7 +77,7 @@ def test_nodes_with_links_are_compared_with_all_others(policy: str) -> None:
         if number:
             scores = [dice.choice([10, 30, 50, 150, 250]) for _ in range(6)]
             notes = body["metadata"]["annotations"]
-            its_cards = with_scores(codec.read_cards(body), scores)
+            its_cards = with_scores(read_cards(body), scores)
             notes[names.CARDS] = encode_cards(its_cards)
         here.add_node(body)
     there: list[Placement] = []

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpushare.domain.links import read_scores, with_scores
-from gpushare.kube import codec, names
+from gpushare.kube import names
+from gpushare.kube.annotations import read_cards
 from gpushare.kube.cluster import Json, Kind
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from gpusharectl.commands import main
@@ -211,7 +212,7 @@ def test_an_added_node_has_the_links_of_the_node_that_it_is_like() -> None:
     its_cards = with_scores([card(0), card(1), card(2)], (10, 30, 250))
     found, _ = live([node_of("node-1", *its_cards)], add={"node-1": 1})
     (added,) = [one.what.node for one in found.steps if isinstance(one.what, Join)]
-    assert read_scores(codec.read_cards(added)) == (10, 30, 250)
+    assert read_scores(read_cards(added)) == (10, 30, 250)
 
 
 def test_how_many_more_fit(kubeconfig: str) -> None:

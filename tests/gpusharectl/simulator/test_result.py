@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.policies import PolicyChoice
-from gpushare.kube import codec
+from gpushare.kube.annotations import read_cards
 from gpusharectl.simulator.render import (
     draw_report,
     report_csv,
@@ -299,7 +299,7 @@ def test_nodes_without_links_stay_as_they_are() -> None:
     broken["metadata"]["annotations"] = {"baidu.com/vcuda-cards": "{"}
     of = replace(read(PAIRS), nodes=(node("a"), broken))
     assert drop_links(of).nodes == of.nodes
-    assert codec.read_cards(drop_links(read(PAIRS)).nodes[0])[0].links == ()
+    assert read_cards(drop_links(read(PAIRS)).nodes[0])[0].links == ()
 
 
 def test_the_report_compares_both() -> None:

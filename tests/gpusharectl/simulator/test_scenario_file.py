@@ -6,7 +6,8 @@ import pytest
 
 from gpushare.domain.links import read_scores
 from gpushare.domain.policies import PolicyChoice
-from gpushare.kube import codec, names
+from gpushare.kube import names
+from gpushare.kube.annotations import read_cards
 from gpushare.kube.cluster import Json
 from gpushare.yaml_file import YamlError
 from gpusharectl.simulator.engine import OutcomeKind, play
@@ -73,7 +74,7 @@ pods: [{name: two, cores: 200}]
 expect: {placed: 0, refused: 1}
 """
     found = read_scenario(text, "f.yaml")
-    full, *parts = codec.read_cards(found.nodes[0])
+    full, *parts = read_cards(found.nodes[0])
     assert full.parent == ""
     assert len({one.parent for one in parts} - {"", full.uuid}) == 1
     assert places(play(found, found.choice)) == {"two": "nowhere"}
@@ -93,7 +94,7 @@ nodes:
 
 def test_nodes_may_have_links() -> None:
     """By the name of a topology, or a row for each card."""
-    mesh, three, none = map(codec.read_cards, read_scenario(LINKED, "f.yaml").nodes)
+    mesh, three, none = map(read_cards, read_scenario(LINKED, "f.yaml").nodes)
     assert read_scores(mesh) == tuple(dgx_1_scores())
     assert (read_scores(three), read_scores(none)) == ((250, 10, 20), ())
 
@@ -124,7 +125,7 @@ nodes:
     assert (found.name, found.steps, found.waits) == ("f.yaml", (), True)
     assert found.choice == PolicyChoice()
     assert [node["metadata"]["name"] for node in found.nodes] == ["n-1", "n-2", "m"]
-    cards = [card for node in found.nodes for card in codec.read_cards(node)]
+    cards = [card for node in found.nodes for card in read_cards(node)]
     sizes = [(card.index, card.units, card.model) for card in cards]
     alike = [(0, 32, "T"), (1, 2, "T"), (2, 2, "T")]
     assert sizes == [*alike, *alike, (0, 5, "A"), (1, 5, "A"), (2, 7, "B")]

@@ -10,7 +10,7 @@ from gpushare.domain.model import Amount
 from gpushare.domain.request import peak_amount
 from gpushare.kube import names
 from gpushare.kube.cluster import Json
-from gpushare.kube.resource_requests import read_containers
+from gpushare.kube.codec import read_containers
 from tests.builders import container_json, pod_json
 from tests.webhook.webhook_client import every_container
 from webhook.pod import PARTS, names_mib
