@@ -60,6 +60,7 @@ COMPONENTS: Mapping[str, str] = {
     "nvidia-runtime": ".Values.runtimeClassName",
     "tls": ".Values.extender.tls.enabled",
     "exporter-evict": ".Values.monitoring.evict",
+    "exporter-compute": '(eq (.Values.monitoring.compute | default "") "share")',
     "webhook-void": ".Values.webhook.void",
     "webhook-cert-manager": _CERT_MANAGER,
 }

@@ -114,6 +114,11 @@ HELD = _container(
     "vcuda_container_held",
     "1 if the container's isolation tier holds it to its share, 0 if it does not.",
 )
+LAUNCH_DELAY = _container(
+    "vcuda_container_launch_delay_seconds",
+    "How long each launch of a kernel waits, so that the container keeps to its cores "
+    "(seconds).",
+)
 
 DISAGREEMENTS = _node(
     "vcuda_placement_disagreements",

@@ -35,6 +35,7 @@ from exporter.usage import (
     OveruseTally,
     Usage,
     UsageBook,
+    UseKey,
     is_over,
 )
 from gpushare.cards.source import FoundCard
@@ -77,10 +78,10 @@ class Exposition(Collector):
 
     ``overuse`` and ``kubelet`` return what was done about overuse, and the last
     comparison with kubelet; ``heard`` how many seconds ago the API server sent anything
-    about pods, None for never.
+    about pods, None for never; ``delays`` how long launches wait (s).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         site: Site,
         snapshot: Callable[[], TelemetrySnapshot],
@@ -89,6 +90,7 @@ class Exposition(Collector):
         overuse: Callable[[], OveruseTally | None] = lambda: None,
         kubelet: Callable[[], KubeletRound | None] = lambda: None,
         heard: Callable[[], float | None] = lambda: None,
+        delays: Callable[[], Mapping[UseKey, float]] = dict,
     ) -> None:
         self._site = site
         self._snapshot = snapshot
@@ -96,6 +98,7 @@ class Exposition(Collector):
         self._overuse = overuse
         self._kubelet = kubelet
         self._heard = heard
+        self._delays = delays
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering does not collect."""
@@ -125,6 +128,7 @@ class Exposition(Collector):
             self._kubelet(),
             self._overuse(),
             self._heard(),
+            self._delays(),
         )
 
 
@@ -144,6 +148,7 @@ class _Page:
     kubelet: KubeletRound | None
     overuse: OveruseTally | None
     pods_age_s: float | None
+    delays: Mapping[UseKey, float]
     metrics: dict[str, Metric] = field(default_factory=dict)
 
     @property
@@ -321,6 +326,7 @@ def _put_containers(page: _Page) -> None:
             page.put(catalog.DECODE, labels, use.decoder)
             page.put(catalog.MEM_USED, labels, use.memory_mib)
             page.put(catalog.LAST_BUSY, labels, use.last_busy if use.uid else None)
+            page.put(catalog.LAUNCH_DELAY, labels, page.delays.get(use.key))
         if page.on(ALLOTMENT) and use.allotted is not None:
             ratio = use.allotted.cores / CORES_PER_CARD
             # Cores only: no memory limit, because 0 would make any use an overuse.

@@ -5,7 +5,7 @@ Here are also the parts that follow a change: the file of fields, and the node's
 
 import logging
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -20,11 +20,12 @@ from exporter.owners.claims import PodsWithResourceClaims, ResourceClaimsFolder
 from exporter.owners.limit_folders import LimitFolders
 from exporter.owners.owner_pods import OwnerPod, OwnerPods, read_owner_pod
 from exporter.owners.procfs import ProcFs
+from exporter.pacing import MEASURE_EVERY_S, PaceWriter
 from exporter.sampler import Sampler, SnapshotStore, XidTallies, groups_read
 from exporter.selection import BadFieldFile, Flags, choose, parse
 from exporter.settings import ExporterSettings
 from exporter.telemetry.base import Telemetry
-from exporter.telemetry.fields import KUBELET
+from exporter.telemetry.fields import KUBELET, PROCESSES, FieldGroup
 from exporter.usage import UsageBook
 from gpushare import __version__
 from gpushare.domain.model import PodUID
@@ -101,7 +102,7 @@ def assemble_exporter(
     loops: dict[str, Loop] = {
         "look": sampler.look_for_cards,
         **{
-            f"read {group.name}": partial(sampler.sample, group)
+            f"read {group.name}": partial(sampler.sample, _paced(group, settings))
             for group in groups_read()
         },
         "watch faults": XidTallies(telemetry, store).watch_faults,
@@ -118,6 +119,12 @@ def assemble_exporter(
     unit, troubles = settings.collect_unit, exposition.troubles
     pages = ExporterPages(node, unit, store.read, exposition, troubles)
     return ExporterParts(store, sampler, watcher, pages, loops)
+
+
+def _paced(group: FieldGroup, settings: ExporterSettings) -> FieldGroup:
+    """Read processes more often where the delays of launches follow from them."""
+    often = group.name == PROCESSES and settings.compute == "share"
+    return replace(group, every_s=MEASURE_EVERY_S) if often else group
 
 
 def _following_pods(
@@ -144,6 +151,10 @@ def _following_pods(
         settings.watchdog_after_s,
         node=settings.node,
     )
+    writer = PaceWriter(store.read, book, settings.state_dir / "containers")
+    paced: dict[str, Loop] = {}
+    if settings.compute == "share":
+        paced["pace launches"] = writer.run
     exposition = Exposition(
         site,
         store.read,
@@ -151,8 +162,10 @@ def _following_pods(
         overuse=monitor.tally,
         kubelet=check.latest,
         heard=reflector.age_s,
+        delays=writer.delays,
     )
     return exposition, {
+        **paced,
         "follow pods": reflector.run,
         "ask kubelet": partial(check.run, every_s=_KUBELET_EVERY_S),
         "watch overuse": partial(monitor.run, every_s=_OVERUSE_EVERY_S),

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from exporter.http import Unit
 from exporter.selection import Flags
-from exporter.telemetry.fields import GROUPS
+from exporter.telemetry.fields import GROUPS, PROCESSES
 from exporter.usage import CONTEXT_MIB, Mode
 from gpushare.cards.node_settings import NodeSettings
 from gpushare.settings import Address, Reading
@@ -16,6 +16,8 @@ UNITS: tuple[Unit, ...] = ("mib", "bytes")
 WATCHDOG_MODES: tuple[Mode, ...] = ("off", "report", "evict")
 HostnameLabel = Literal["hostname", "Hostname"]
 HOSTNAME_LABELS: tuple[HostnameLabel, ...] = ("hostname", "Hostname")
+Compute = Literal["none", "share"]
+COMPUTE_CHOICES: tuple[Compute, ...] = ("none", "share")
 
 _BARE_NODE_NAME = "KUBE_NODE_NAME"
 _AGENTS = Address("0.0.0.0", 30060)
@@ -52,6 +54,8 @@ class ExporterSettings(NodeSettings):
     """How long it must use more first."""
     watchdog_context_mib: int = CONTEXT_MIB
     """What each of its processes may hold in addition, for CUDA's context."""
+    compute: Compute = "none"
+    """Whether containers of tier ``preload`` are held to their cores."""
     hostname_label: HostnameLabel = "hostname"
     """The name of the host's label; older dashboards use a capital H."""
     flags: Flags = field(default_factory=Flags)
@@ -99,6 +103,7 @@ class ExporterSettings(NodeSettings):
             watchdog_context_mib=env.whole(
                 "WATCHDOG_CONTEXT_MIB", cls.watchdog_context_mib, least=0, most=1 << 20
             ),
+            compute=env.one_of("COMPUTE", COMPUTE_CHOICES, cls.compute),
             hostname_label=env.one_of(
                 "HOSTNAME_LABEL", HOSTNAME_LABELS, cls.hostname_label
             ),
@@ -120,6 +125,10 @@ def _complain(env: Reading, settings: ExporterSettings) -> None:
         )
     if settings.watchdog == "evict" and not settings.pods:
         env.complain("WATCHDOG", "evict needs pods; leave out GPUSHARE_PODS=off")
+    if settings.compute == "share" and not settings.pods:
+        env.complain("COMPUTE", "share needs pods; leave out GPUSHARE_PODS=off")
+    if settings.compute == "share" and PROCESSES in settings.flags.off:
+        env.complain("COMPUTE", f"share needs --disable-{PROCESSES} left out")
 
 
 def _clash(address: Address, other: Address | None) -> bool:

@@ -32,6 +32,7 @@ from gpusharectl.installer.options import (
     ON,
     POLICY,
     QUOTA,
+    SHARE,
     UI,
     InstallOptions,
 )
@@ -47,7 +48,11 @@ BIE = ("bie-daemonset", "bie-deployment")
 DRA = "dra"
 """Can be applied beside one of them, with the components ``dra-…`` in that."""
 _WITH_DRA = ("dra-extender", "dra-plugin")
-COMPONENTS = (*("nvidia-runtime", "tls", "exporter-evict", "webhook-void"), *_WITH_DRA)
+_COMPUTE = "exporter-compute"
+COMPONENTS = (
+    *("nvidia-runtime", "tls", "exporter-evict", _COMPUTE, "webhook-void"),
+    *_WITH_DRA,
+)
 """Change an overlay; a component's patch without a target there has no effect."""
 WORKLOADS = ("DaemonSet", "Deployment")
 PLUGIN = Ref("apps/v1", "DaemonSet", DEVICE_PLUGIN, SYSTEM)
@@ -205,7 +210,8 @@ def compose_install(
     bodies = load(DRA) if dra else ()
     bodies += load(overlay, image=image, components=(*components, *dra))
     if options.with_monitoring:
-        bodies += load("monitoring", image=image, components=components)
+        more = (_COMPUTE,) if options.compute == SHARE else ()
+        bodies += load("monitoring", image=image, components=(*components, *more))
     if options.webhook.wanted:
         name = BY_CERT_MANAGER if by_cert_manager else "webhook"
         void = ("webhook-void",) if options.webhook.void else ()

@@ -29,9 +29,12 @@ DRA = f"{PREFIX}DRA"
 """Variable of the device plugin: whether it offers cards to ResourceClaims."""
 ISOLATION = f"{PREFIX}ISOLATION"
 """Variable of the device plugin: what holds containers to their share of a card."""
-NO_TIER, AUTO = "none", "auto"
-ISOLATION_CHOICES = (NO_TIER, "driver", "preload", AUTO)
+NO_TIER, AUTO, PRELOAD = "none", "auto", "preload"
+ISOLATION_CHOICES = (NO_TIER, "driver", PRELOAD, AUTO)
 """Its values, as ``deviceplugin.allocation.isolation`` has them."""
+COMPUTE = f"{PREFIX}COMPUTE"
+"""Variable of the exporter: whether containers are held to their cores."""
+SHARE = "share"
 CARD_CLASSES = f"{PREFIX}CARD_CLASSES"
 """Variable of the webhook: the cluster's RuntimeClasses that provide cards; no option.
 """
@@ -310,9 +313,9 @@ class InstallOptions(CommonOptions):
     """The options of ``install``.
 
     Without ``image``, and with None for ``tls``, ``ui``, ``policy``, ``isolation``,
-    ``dra`` and the webhook's options, the present setting is kept. ``runtime_class``
-    None: the device plugin runs under the RuntimeClass nvidia if the cluster has it and
-    no chosen node reports that it lacks that runtime.
+    ``compute``, ``dra`` and the webhook's options, the present setting is kept.
+    ``runtime_class`` None: the device plugin runs under the RuntimeClass nvidia if the
+    cluster has it and no chosen node reports that it lacks that runtime.
     """
 
     command: ClassVar[str] = "install"
@@ -356,6 +359,12 @@ class InstallOptions(CommonOptions):
         "driver where it can. Default: as installed; none in a first install. Drain "
         "the nodes before you change it.",
         type=click.Choice(ISOLATION_CHOICES),
+    )
+    compute: str | None = _option(
+        "share: hold containers to their cores while others use the card too "
+        "(experimental). It needs --isolation preload and --with-monitoring. Default: "
+        "as installed; none in a first install.",
+        type=click.Choice((NO_TIER, SHARE)),
     )
     dra: bool | None = _option(
         "Offer the cards to ResourceClaims too (DRA, Kubernetes 1.36), or not. It "

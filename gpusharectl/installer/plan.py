@@ -81,6 +81,7 @@ def with_preserved_settings(
         ui=facts.installed.ui or None if options.ui is None else options.ui,
         policy=options.policy or facts.installed.policy or None,
         isolation=options.isolation or facts.installed.isolation or None,
+        compute=options.compute or facts.installed.compute or None,
         dra=dra,
         webhook=webhook,
     )

@@ -14,7 +14,12 @@ from gpushare.kube.words import counted, listed
 from gpusharectl.installer.kube_scheduler.this_host import Flavour
 from gpusharectl.installer.manifests import NVIDIA
 from gpusharectl.installer.nodes.facts import SurveyedNode, find_node, minor_version
-from gpusharectl.installer.options import NO_TIER, InstallOptions
+from gpusharectl.installer.options import (
+    NO_TIER,
+    PRELOAD,
+    SHARE,
+    InstallOptions,
+)
 from gpusharectl.installer.progress import NOTHING_DONE, Exit, InstallError, Screen
 from gpusharectl.installer.survey import ClusterFacts
 from gpusharectl.installer.webhook.objects import CERTIFICATE, InstalledWebhook
@@ -101,6 +106,7 @@ def judge_cluster(
             "metrics without it"
         )
     yield from _tier(facts, options)
+    yield from _compute(facts, options)
     yield from _kept(facts, options)
     yield from _webhook(facts, options)
 
@@ -114,6 +120,30 @@ def _tier(facts: ClusterFacts, options: InstallOptions) -> Iterator[CheckFinding
             f"isolation tier {before} becomes {after}: containers that exist keep what "
             "they have; create their pods anew"
         )
+
+
+def _compute(facts: ClusterFacts, options: InstallOptions) -> Iterator[CheckFinding]:
+    """Refuse to hold containers to their cores without what measures and delays."""
+    before = facts.installed.compute or NO_TIER
+    after = options.compute or before
+    tier = options.isolation or facts.installed.isolation or NO_TIER
+    if after == SHARE and tier != PRELOAD:
+        yield refusal(
+            f"--compute {SHARE} needs the library of isolation tier {PRELOAD}, and the "
+            f"tier is {tier}",
+            f"add --isolation {PRELOAD}, or --compute {NO_TIER} --with-monitoring",
+        )
+    elif after not in (before, NO_TIER) and not options.with_monitoring:
+        yield refusal(
+            f"--compute {SHARE} needs the exporter, which measures what containers use",
+            "add --with-monitoring",
+        )
+    elif after != before and not options.with_monitoring:
+        yield refusal(
+            f"--compute {after} changes the exporter", "add --with-monitoring"
+        )
+    elif after == SHARE and not options.compute:
+        yield well(f"compute stays {SHARE}; --compute changes it")
 
 
 def _version(facts: ClusterFacts) -> CheckFinding:

@@ -32,7 +32,7 @@ from gpusharectl.installer.manifests import (
     image_of,
 )
 from gpusharectl.installer.nodes.facts import SurveyedNode, find_node, read_nodes
-from gpusharectl.installer.options import DRA, ISOLATION, ON, POLICY, TLS, UI
+from gpusharectl.installer.options import COMPUTE, DRA, ISOLATION, ON, POLICY, TLS, UI
 from gpusharectl.installer.rights import (
     LIST_NODES,
     LIST_PODS,
@@ -78,6 +78,8 @@ class InstalledParts:
     """The extender's policy; "" if it has its default."""
     isolation: str = ""
     """The device plugin's isolation tier; "" if it has its default."""
+    compute: str = ""
+    """Whether the exporter holds containers to their cores; "" if it does not."""
     dra: bool = False
     """Whether the device plugin offers cards to ResourceClaims."""
     webhook: InstalledWebhook | None = None
@@ -244,6 +246,7 @@ def _installed_parts(objects: Objects, *, webhook: bool) -> InstalledParts:
         ui=extender.get(UI) == ON,
         policy=extender.get(POLICY, ""),
         isolation=plugin.get(ISOLATION, ""),
+        compute=container_settings(bodies, "exporter").get(COMPUTE, ""),
         dra=plugin.get(DRA) == ON,
         webhook=installed,
         by_cert_manager=bool(installed or webhook)

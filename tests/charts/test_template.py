@@ -123,6 +123,17 @@ CASES = {
         with_monitoring=True,
         components=["nvidia-runtime"],
     ),
+    "compute": Case(
+        {
+            "devicePlugin.isolation": "preload",
+            "monitoring.enabled": "true",
+            "monitoring.compute": "share",
+            "monitoring.prometheusOperator": "on",
+        },
+        isolation="preload",
+        compute="share",
+        with_monitoring=True,
+    ),
     "webhook": Case(GIVEN, webhook=WebhookOptions(wanted=True)),
     "webhook-with-everything": Case(
         {
@@ -390,6 +401,11 @@ def test_helm_has_no_complaint(helm: Helm, values: Mapping[str, str]) -> None:
             "extender.tls.enabled is for the cluster's own kube-scheduler",
         ),
         ({"monitoring.evict": "true"}, "add monitoring.enabled=true"),
+        ({"monitoring.compute": "share"}, "add monitoring.enabled=true"),
+        (
+            {"monitoring.enabled": "true", "monitoring.compute": "share"},
+            "add devicePlugin.isolation=preload",
+        ),
         (ON, "webhook.certificate.caBundle is empty"),
         ({"scheduler.kind": "null"}, "'/scheduler': missing property 'kind'"),
         ({"webhook": "null"}, "missing property 'webhook'"),

@@ -170,6 +170,7 @@ def test_kubectl_builds_the_same(alone: ControlPlane, overlay: str) -> None:
         *((overlay, "dra-plugin") for overlay in OVERLAYS),
         *((overlay, "dra-extender") for overlay in ("with-tls", "k3s-with-tls")),
         ("exporter", "exporter-evict"),
+        ("exporter", "exporter-compute"),
         ("webhook", "webhook-void"),
         ("webhook-cert-manager", "webhook-void"),
     ],

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from exporter.snapshot import Round, TelemetrySnapshot, XidTally
 from exporter.telemetry import fields
 from exporter.telemetry.base import CardAnswer, ProcessesAnswer
 from exporter.telemetry.fields import FIELDS
-from exporter.usage import OveruseTally, UsageBook
+from exporter.usage import OveruseTally, UsageBook, UseKey
 from gpushare.cards.source import FoundCards, MigInstance
 from gpushare.cards.xids import CARD_XIDS, PROGRAM_XIDS
 from gpushare.domain.model import CardUUID
@@ -96,6 +97,7 @@ class ExpositionFixture:
     kubelet: KubeletRound | None = None
     tally: OveruseTally = field(default_factory=OveruseTally)
     heard_s: float | None = None
+    delays: Mapping[UseKey, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.watched = WatchedPods()
@@ -109,6 +111,7 @@ class ExpositionFixture:
             overuse=lambda: self.tally,
             kubelet=lambda: self.kubelet,
             heard=lambda: self.heard_s,
+            delays=lambda: self.delays,
         )
         self.registry = CollectorRegistry()
         self.registry.register(self.exposition)
@@ -180,6 +183,7 @@ def full() -> ExpositionFixture:
         pods=[held("a", 8, 50), moved("b")],
         kubelet=KubeletRound(AT, 0.1, 2, (("default", "a"),)),
         tally=OveruseTally(2, 1),
+        delays={(A, "uid-a", "main"): 0.01},
     )
 
 
@@ -331,6 +335,16 @@ def test_who_is_held_by_its_tier() -> None:
     ):
         fixture.now = hidden
         assert fixture.by(own.HELD.name) == {}
+
+
+def test_how_long_launches_wait() -> None:
+    """Of those that were told, and 0 is an answer, too."""
+    fixture = ExpositionFixture(
+        snapshot(round_=processes({})), pods=[held(name) for name in "abc"]
+    )
+    assert fixture.by(own.LAUNCH_DELAY.name) == {}
+    fixture.delays = {(A, "uid-a", "main"): 0.0125, (A, "uid-b", "main"): 0.0}
+    assert fixture.by(own.LAUNCH_DELAY.name) == {"a": 0.0125, "b": 0}
 
 
 def bound(name: str, hour: int, tier: str = "", **how: Any) -> Json:

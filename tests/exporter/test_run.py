@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -24,7 +25,7 @@ from exporter.run import (
 )
 from exporter.sampler import Sampler, SnapshotStore, groups_read
 from exporter.selection import Flags, choose
-from exporter.settings import ExporterSettings
+from exporter.settings import Compute, ExporterSettings
 from exporter.telemetry import fields as f
 from exporter.telemetry.amd import AmdTelemetry
 from exporter.telemetry.base import Telemetry
@@ -352,3 +353,17 @@ def test_a_bad_file_at_the_start_leaves_defaults_and_flags(path: Path) -> None:
     off = {field.name for field in f.FIELDS if field.group == f.NVLINK}
     assert shown == DEFAULT - off
     assert fixture.trouble
+
+
+@pytest.mark.parametrize(("compute", "every_s"), [("none", 2.0), ("share", 0.5)])
+def test_cores_are_held_only_if_that_is_wanted(
+    tmp_path: Path, compute: Compute, every_s: float
+) -> None:
+    """Else nothing is written, and processes are read as rarely as before."""
+    settings = ExporterSettings(NodeName("n"), state_dir=tmp_path, compute=compute)
+    telemetry = ScriptedTelemetry()
+    made = assemble_exporter(settings, telemetry, Embedded())
+    assert ("pace launches" in made.loops) == (compute == "share")
+    read = made.loops["read processes"]
+    assert isinstance(read, partial)
+    assert read.args[0].every_s == every_s

@@ -26,6 +26,7 @@ SETTINGS = {
     "WATCHDOG": ("off", "off"),
     "WATCHDOG_AFTER_S": ("5", 5.0),
     "WATCHDOG_CONTEXT_MIB": ("300", 300),
+    "COMPUTE": ("share", "share"),
     "HOSTNAME_LABEL": ("Hostname", "Hostname"),
     "LOOK_EVERY_S": ("0.5", 0.5),
     "LOG_LEVEL": ("DEBUG", "DEBUG"),
@@ -40,13 +41,17 @@ ANY_TEXT = {"NODE_NAME", "KUBECONFIG", "FIELDS_FILE", "INVENTORY", "SIMULATED_CA
 DEFAULT = ExporterSettings(NodeName("n1"))
 
 
+NEEDS_PODS = "GPUSHARE_COMPUTE: share needs pods; leave out GPUSHARE_PODS=off"
+"""What is wrong with these settings together."""
+
+
 def complaints(**environ: str) -> list[str]:
     given = {"NODE_NAME": "n1"} | environ
     return ExporterSettings.read({f"GPUSHARE_{k}": v for k, v in given.items()})[1]
 
 
 def test_each_setting_is_read() -> None:
-    assert ExporterSettings.read(GOOD) == (READ, [])
+    assert ExporterSettings.read(GOOD) == (READ, [NEEDS_PODS])
     for field in fields(ExporterSettings):
         if field.name not in {"node", "flags"}:
             assert getattr(READ, field.name) != getattr(DEFAULT, field.name)
@@ -89,7 +94,8 @@ def test_flags_beat_the_environment() -> None:
     """A variable that is beaten is no stranger; a group cannot be both on and off."""
     flags = Flags(frozenset({"pcie", "memory"}), frozenset({"nvlink", "memory"}))
     settings, found = ExporterSettings.read(GOOD, CommandLine(flags, "mib", "report"))
-    assert found == ["--enable-memory and --disable-memory: give one of them"]
+    both = "--enable-memory and --disable-memory: give one of them"
+    assert found == [NEEDS_PODS, both]
     assert settings == replace(READ, flags=flags, collect_unit="mib", watchdog="report")
 
 
@@ -111,3 +117,12 @@ def test_nobody_can_be_evicted_without_pods() -> None:
     assert complaints(PODS="off", FIELD_FILE="x") == [
         "GPUSHARE_FIELD_FILE is not a setting; did you mean GPUSHARE_FIELDS_FILE?"
     ]
+
+
+def test_nobody_is_held_to_cores_without_what_measures() -> None:
+    assert not complaints(COMPUTE="share")
+    assert complaints(COMPUTE="share", PODS="off") == [NEEDS_PODS]
+    given = CommandLine(Flags(off=frozenset({"processes"})))
+    environ = {"GPUSHARE_NODE_NAME": "n1", "GPUSHARE_COMPUTE": "share"}
+    (complaint,) = ExporterSettings.read(environ, given)[1]
+    assert complaint == "GPUSHARE_COMPUTE: share needs --disable-processes left out"

@@ -112,6 +112,7 @@ def test_what_the_job_runs_sets_a_mounted_hosts_files(tmp_path: Path) -> None:
         (InstallOptions(webhook=WebhookOptions(wanted=False)), "install --no-webhook"),
         (InstallOptions(policy="frag"), "install --policy frag"),
         (InstallOptions(isolation="none"), "install --isolation none"),
+        (InstallOptions(compute="share"), "install --compute share"),
         (InstallOptions(dra=True, yes=True), "install --dra --yes"),
         (InstallOptions(dra=False, force=True), "install --no-dra --force"),
         (

@@ -1,5 +1,9 @@
 """``install --with-monitoring``: beside the rest, after it, and gone with it."""
 
+from typing import Any
+
+import pytest
+
 from gpushare.kube.facts import EXPORTER
 from gpusharectl.installer.progress import Exit
 from tests.gpusharectl.installer.installed_cluster import InstalledCluster
@@ -37,3 +41,47 @@ def test_an_exporter_that_does_not_start_is_told(world: InstalledCluster) -> Non
     assert "not ready within 60 s: gpushare-exporter on gpu-1: " in text
     assert "Not done: the rollout of the exporters, the summary." in text
     assert "gpusharectl install --nodes gpu-1 --with-monitoring --yes" in text
+
+
+SHARE: dict[str, Any] = {
+    "isolation": "preload",
+    "compute": "share",
+    "with_monitoring": True,
+}
+
+
+def compute(world: InstalledCluster) -> str | None:
+    container = world.spec(EXPORTER)["containers"][0]
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    return variables.get("GPUSHARE_COMPUTE")
+
+
+def test_compute_stays_until_an_option_changes_it(world: InstalledCluster) -> None:
+    world.install(**SHARE)
+    assert compute(world) == "share"
+    assert world.install(with_monitoring=True) == Exit.DONE
+    assert compute(world) == "share"
+    assert "compute stays share; --compute changes it   ok" in world.screen.lines
+    assert world.install(compute="none", with_monitoring=True) == Exit.DONE
+    assert compute(world) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "remedy"),
+    [
+        ({}, {"compute": "share", "with_monitoring": True}, "add --isolation preload"),
+        ({}, {"compute": "share", "isolation": "preload"}, "add --with-monitoring"),
+        (SHARE, {"isolation": "driver"}, "--compute none --with-monitoring"),
+        (SHARE, {"compute": "none"}, "add --with-monitoring"),
+    ],
+)
+def test_no_cores_are_held_without_what_measures_and_what_delays(
+    world: InstalledCluster,
+    before: dict[str, Any],
+    options: dict[str, Any],
+    remedy: str,
+) -> None:
+    if before:
+        world.install(**before)
+    assert world.install(**options) == Exit.REFUSED
+    assert remedy in world.screen.text

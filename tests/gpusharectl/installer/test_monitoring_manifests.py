@@ -125,6 +125,20 @@ def test_of_the_host_the_exporter_has_processes_and_one_folder() -> None:
     assert not any("subPath" in one for one in mounts)
 
 
+def test_who_holds_containers_to_their_cores_writes_into_their_folders() -> None:
+    """Into nothing else, and only with the component."""
+    bodies = load_manifests("exporter", components=["exporter-compute"])
+    (daemonset,) = (body for body in bodies if body["kind"] == "DaemonSet")
+    changed = [
+        new for old, new in zip(shipped("exporter"), bodies, strict=True) if old != new
+    ]
+    assert changed == [daemonset]
+    (one,) = daemonset["spec"]["template"]["spec"]["containers"]
+    assert one["env"][-1] == {"name": "GPUSHARE_COMPUTE", "value": "share"}
+    writable = [mount for mount in one["volumeMounts"] if not mount["readOnly"]]
+    assert [mount["mountPath"] for mount in writable] == ["/var/lib/vcuda/containers"]
+
+
 @pytest.mark.parametrize("overlay", BIE)
 def test_bie_finds_it(overlay: str) -> None:
     """One object: its namespace, its label, its port, the name, and memory alone."""

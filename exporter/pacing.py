@@ -1,0 +1,126 @@
+"""Tells the preload library of each container how long its kernel launches wait.
+
+A file ``pace`` in the container's folder of limits says it, in one line: its form (1),
+the delay in microseconds, and when it was written (``CLOCK_MONOTONIC``, ms). It is
+written ten times a second while launches wait. The library takes a file that is older
+than a second for no delay, so whatever ends this process ends all delays.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from threading import Event
+
+from exporter.held import of_container
+from exporter.pace import UNKNOWN_AFTER_S, Pace, fade, measured_paces
+from exporter.snapshot import ProcessRound, TelemetrySnapshot
+from exporter.usage import UsageBook, UseKey
+from gpushare.files import replace_file
+from gpushare.kubelet.limit_files import LIMITS
+from gpushare.logs import LogOnce
+
+logger = logging.getLogger(__name__)
+
+PACE = "pace"
+MEASURE_EVERY_S = 0.5
+"""How often processes are read, in place of the group's own interval."""
+_EVERY_S = 0.1
+
+
+class PaceWriter:
+    """Measures with each round of processes, and writes between the rounds.
+
+    ``containers`` is the plugin's folder of that name. ``clock`` returns monotonic
+    seconds. Only ``delays`` may be called from another thread.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], TelemetrySnapshot],
+        book: UsageBook,
+        containers: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._snapshot = snapshot
+        self._book = book
+        self._containers = containers
+        self._clock = clock
+        self._round: ProcessRound | None = None
+        self._round_at = clock()
+        self._folders: Mapping[str, list[Path]] = {}
+        self._paces: Mapping[UseKey, Pace] = {}
+        self._delays: Mapping[UseKey, float] = {}
+        self._log_once = LogOnce(logger)
+
+    def run(self, stop: Event) -> None:
+        """Write until ``stop`` is set."""
+        while not stop.wait(_EVERY_S):
+            self.write()
+
+    def delays(self) -> Mapping[UseKey, float]:
+        """Return how long a launch waits (s), of each container that was told."""
+        return self._delays
+
+    def write(self) -> None:
+        """Take over a new round, and write the files of this moment."""
+        now, round_ = self._clock(), self._snapshot().processes
+        if round_ is not self._round:
+            self._round, self._round_at = round_, now
+            self._folders = _folders_by_container(self._containers)
+            self._paces = measured_paces(self._paces, self._book.now())
+        late = now - self._round_at > UNKNOWN_AFTER_S
+        self._paces = {
+            key: fade(pace) if late or pace.share is None else pace
+            for key, pace in self._paces.items()
+        }
+        self._delays = {
+            key: pace.delay_us / 1e6
+            for key, pace in self._paces.items()
+            if self._tell(key, round(pace.delay_us), now)
+        }
+
+    def _tell(self, key: UseKey, delay_us: int, now: float) -> bool:
+        """Write a container's files; return whether it has any, and knows its delay."""
+        folders = self._folders.get(of_container(*key[1:]), [])
+        # Without a delay the last file may grow old: that means the same.
+        if not delay_us and not self._delays.get(key):
+            return bool(folders)
+        written = [self._put(path, delay_us, now) for path in folders]
+        return bool(written) and all(written)
+
+    def _put(self, folder: Path, delay_us: int, now: float) -> bool:
+        try:
+            replace_file(folder / PACE, f"1 {delay_us} {int(now * 1000)}\n")
+        except FileNotFoundError:
+            # Its pod has just ended.
+            return False
+        except OSError as error:
+            why = error.strerror or str(error)
+            message = "a container does not hear how long its launches wait"
+            facts = {"folder": str(folder), "because": why}
+            self._log_once.problem(folder, why, message, **facts)
+            return False
+        self._log_once.recovered(folder)
+        return True
+
+
+def _folders_by_container(containers: Path) -> Mapping[str, list[Path]]:
+    """Return the folders with a library's limits; a container may have two."""
+    folders: dict[str, list[Path]] = {}
+    for name, folder in _folders(containers):
+        folders.setdefault(name, []).append(folder)
+    return folders
+
+
+def _folders(containers: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(containers.glob(f"*/{LIMITS}")):
+        folder = path.parent
+        try:
+            record = json.loads(folder.with_name(f"{folder.name}.json").read_text())
+            name = of_container(record["uid"], record["container"])
+        except (OSError, ValueError, TypeError, KeyError):
+            # It was removed meanwhile, or is cut short.
+            continue
+        yield name, folder

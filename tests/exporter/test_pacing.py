@@ -1,0 +1,181 @@
+"""The files by which containers hear how long their launches wait."""
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exporter.pacing import PACE, PaceWriter
+from exporter.snapshot import TelemetrySnapshot
+from exporter.usage import UsageBook
+from gpushare.domain.model import PodUID
+from gpushare.kube import names
+from tests.exporter.exporter_data import A, held, owner, owner_pods, processes, use
+from tests.exporter.exporter_data import snapshot as made_snapshot
+from tests.exporter.owners.test_limit_folders import DRIVER, PRELOAD, RECORD, put
+
+Log = pytest.LogCaptureFixture
+KEY = (A, "uid-a", "main")
+PODS = [held("a", cores=30), held("b", cores=70), held("w", charged=(29, 100))]
+
+
+class Node:
+    """``a`` has 30 cores of a card and ``b`` 70; ``state`` is the plugin's folder."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.now = 1000.0
+        self.snapshot = TelemetrySnapshot()
+        pods = owner_pods(*PODS)
+        book = UsageBook(lambda: self.snapshot, lambda: pods)
+        containers = state / "containers"
+        self.writer = PaceWriter(lambda: self.snapshot, book, containers, self.clock)
+
+    def clock(self) -> float:
+        return self.now
+
+    def measure(self, *sm: float | None, failure: str = "") -> None:
+        """A round in which the containers had these shares of the card (%)."""
+        uses = [use(pid, 100, share) for pid, share in enumerate(sm)]
+        owners = {pid: owner(name) for pid, name in enumerate("abw")}
+        at = 1e9 + self.now
+        round_ = processes({A: uses}, owners, at=at, failure=failure)
+        self.snapshot = made_snapshot(round_=round_)
+        self.tick()
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.now += 0.1
+            self.writer.write()
+
+    def busy(self) -> None:
+        for _ in range(5):
+            self.measure(50, 50)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def told(folder: Path) -> Sequence[int]:
+    """What the file says: its form, the delay, and when it was written."""
+    text = (folder / PACE).read_text()
+    assert text.endswith("\n")
+    return [int(word) for word in text.split(" ")]
+
+
+def test_a_container_above_its_cores_hears_a_delay(node: Node) -> None:
+    """Each tenth of a second anew. Who is below its own hears nothing."""
+    folder = put(node.state, RECORD, PRELOAD)
+    other = put(node.state, replace(RECORD, uid=PodUID("uid-b")), PRELOAD)
+    whole = put(node.state, replace(RECORD, uid=PodUID("uid-w")), PRELOAD)
+    node.busy()
+    form, delay_us, stamp_ms = told(folder)
+    assert form == 1
+    assert 0 < delay_us <= 100_000
+    assert stamp_ms == int(node.now * 1000)
+    node.tick()
+    assert told(folder) == [1, delay_us, int(node.now * 1000)]
+    assert node.writer.delays()[KEY] == pytest.approx(delay_us / 1e6, abs=1e-6)
+    assert not (other / PACE).exists()
+    assert not (whole / PACE).exists()
+    assert node.writer.delays()[(A, "uid-b", "main")] == 0
+    assert (A, "uid-w", "main") not in node.writer.delays()
+
+
+def test_who_has_no_library_has_no_file(node: Node) -> None:
+    """Nor a delay that anybody could show."""
+    folder = put(node.state, RECORD, DRIVER)
+    node.busy()
+    assert not (folder / PACE).exists()
+    assert not node.writer.delays()
+
+
+def test_both_folders_of_a_container_say_it(node: Node) -> None:
+    """kubelet mounts one of them, and nobody knows which."""
+    first = put(node.state, RECORD, PRELOAD)
+    core = replace(RECORD, resource=names.CORE, ids=("1f9c27aa-c001",))
+    second = put(node.state, core, PRELOAD)
+    node.busy()
+    assert told(first) == told(second)
+
+
+def test_a_file_is_whole_and_every_user_may_read_it(node: Node) -> None:
+    """By another file each time: an open one does not change."""
+    folder = put(node.state, RECORD, PRELOAD)
+    node.busy()
+    with (folder / PACE).open() as opened:
+        before = told(folder)
+        node.tick()
+        assert [int(word) for word in opened.read().split()] == before
+    assert stat.S_IMODE((folder / PACE).stat().st_mode) == 0o644
+    assert [path.name for path in folder.iterdir() if PACE in path.name] == [PACE]
+
+
+def test_a_delay_that_ends_is_told_once(node: Node) -> None:
+    """Later the file may grow old: an old one is no delay."""
+    folder = put(node.state, RECORD, PRELOAD)
+    node.busy()
+    node.now += 4
+    node.measure(90, 0)
+    last = told(folder)
+    assert last[1] == 0
+    node.tick(5)
+    assert told(folder) == last
+    assert node.writer.delays()[KEY] == 0
+
+
+@pytest.mark.parametrize(
+    "how", ["a share is not known", "the round failed", "no round"]
+)
+def test_what_is_not_known_ends_the_delay(node: Node, how: str) -> None:
+    folder = put(node.state, RECORD, PRELOAD)
+    node.busy()
+    if how == "a share is not known":
+        node.measure(None, 50)
+    elif how == "the round failed":
+        node.measure(50, 50, failure="it hangs")
+    else:
+        node.tick(49)
+        assert told(folder)[1] > 0
+    node.tick(10)
+    assert told(folder)[1] == 0
+
+
+def test_a_folder_that_vanishes_is_no_error(node: Node, caplog: Log) -> None:
+    folder = put(node.state, RECORD, PRELOAD)
+    node.busy()
+    folder.rename(folder.with_name("elsewhere"))
+    node.tick()
+    assert KEY not in node.writer.delays()
+    node.measure(50, 50)
+    assert not caplog.records
+
+
+def test_a_disk_that_fails_is_logged_once_and_delays_nobody(
+    node: Node, caplog: Log
+) -> None:
+    """The others hear theirs; this one is shown without a delay until it hears one."""
+    folder = put(node.state, RECORD, PRELOAD)
+    (folder / PACE).mkdir()
+    (folder / PACE / "in the way").touch()
+    node.busy()
+    node.tick(3)
+    (record,) = caplog.records
+    assert record.folder == str(folder)  # type: ignore[attr-defined]
+    assert KEY not in node.writer.delays()
+    (folder / PACE / "in the way").unlink()
+    (folder / PACE).rmdir()
+    node.tick()
+    assert node.writer.delays()[KEY] > 0
+
+
+def test_a_record_that_is_cut_short_is_left_out(node: Node) -> None:
+    folder = put(node.state, RECORD, PRELOAD)
+    os.truncate(folder.with_name(f"{folder.name}.json"), 9)
+    node.busy()
+    assert not (folder / PACE).exists()
