@@ -383,6 +383,9 @@ static CUresult enter(void) {
         wrong = lock_others_out();
     if (!wrong) {
         vcuda_point("locked");
+        /* The program may have closed the file, and the locks with it. */
+        if (self.used)
+            claim();
         return CUDA_SUCCESS;
     }
     end();

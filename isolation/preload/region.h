@@ -28,7 +28,7 @@ CUresult region_charge(uint64_t bytes);
 /* Count bytes that are held already. OUT_OF_MEMORY if the sum is above the limit now. */
 CUresult region_add(uint64_t bytes);
 
-/* Give bytes back: later, if the region cannot be used now. */
+/* Give bytes back, also if the region cannot be used now. */
 void region_uncharge(uint64_t bytes);
 
 struct share {

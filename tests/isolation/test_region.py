@@ -3,6 +3,7 @@
 The region is a FIFO that each of them can lock; none of that may hang or crash them.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -201,6 +202,15 @@ def test_a_program_that_closes_all_files_stays_within_its_share(
     assert (container.folder / "other").read_bytes() == b""
 
 
+def test_a_program_that_closes_all_files_counts_again(container: Container) -> None:
+    """At the latest when it asks how much is left."""
+    with container.start("dlsym", *HALF, "shut", "info", "wait") as process:
+        assert process.stdout
+        while process.stdout.readline() != "waiting\n":
+            pass
+        assert container.said("dlsym", *FILL) == [HALF_FULL]
+
+
 def test_a_program_without_stderr_does_not_complain_into_the_region(
     container: Container,
 ) -> None:
@@ -315,6 +325,19 @@ def test_a_pool_outlives_the_context_that_used_it(container: Container) -> None:
     """What is allocated of it stays counted."""
     words = ("alloc", "cuMemAllocAsync", "512", "destroy")
     assert container.said("dlsym", "context", *words, *FILL)[-1] == HALF_FULL
+
+
+def test_a_file_of_the_version_before_does_as_well(container: Container) -> None:
+    """That of a claim from before an upgrade; a program may still count in it."""
+    container.region.unlink()
+    container.region.write_bytes(b"\1" * 40000)
+    with container.region.open("r+b") as before:
+        fcntl.lockf(before, fcntl.LOCK_EX, SLOTS + 1)
+        with container.start("dlsym", *HALF, "wait") as process:
+            assert process.stdout
+            process.stdout.readline()
+            assert container.said("dlsym", *FILL) == [HALF_FULL]
+    assert container.region.read_bytes() == b"\1" * 40000
 
 
 BROKEN: dict[str, Callable[[Container], object]] = {
