@@ -3,7 +3,8 @@
 The cluster has a limited time to answer; what it has not said by then is not offered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from threading import Thread
 
 import click
@@ -139,3 +140,21 @@ def parse_pod_name(pod: str, namespace: str | None) -> tuple[str, str]:
         usage = "give NAME or NAMESPACE/NAME"
         raise click.UsageError(f"{pod!r} is not a pod's name; {usage}")
     return space or namespace or DEFAULT_NAMESPACE, name
+
+
+def suggest_pods(namespace: str, name: str, pods: Iterable[str]) -> list[str]:
+    """Return the pods with the most similar names, of ``namespace/name``s.
+
+    First those of the same name in other namespaces, then similar ones in this one.
+
+    >>> suggest_pods("default", "big", ["edge/big", "default/bigg", "default/web-x1"])
+    ['edge/big', 'default/bigg']
+    >>> suggest_pods("default", "web", ["edge/big", "default/bigg", "default/web-x1"])
+    ['default/web-x1']
+    """
+    pods_by_space = [pod.partition("/") for pod in pods]
+    same = [f"{space}/{name}" for space, _, other in pods_by_space if other == name]
+    here = [other for space, _, other in pods_by_space if space == namespace]
+    like = get_close_matches(name, here, n=3)
+    like += [other for other in here if other.startswith(name) and other not in like]
+    return [*same, *(f"{namespace}/{other}" for other in like)][:3]

@@ -23,6 +23,7 @@ from gpushare.informers.resource_claims import (
 )
 from gpushare.informers.snapshot import read_snapshot
 from gpushare.kube import codec, facts, words
+from gpushare.kube.annotations import read_cards
 from gpushare.kube.cluster import Cluster, Json, Kind, ListPage
 from gpushare.kube.codec import PodRecord, effective_request
 from gpushare.kube.errors import ClusterError, NotFound
@@ -140,6 +141,17 @@ class ClusterState:
     def properties(self) -> Mapping[NodeName, NodeProperties]:
         """Labels and taints of all nodes, by which pods may use them or not."""
         return {NodeName(facts.name_of(n)): read_properties(n) for n in self.nodes}
+
+    @cached_property
+    def refused_cards(self) -> Mapping[NodeName, str]:
+        """What is wrong with the annotations of nodes that hide their cards."""
+        refused = {}
+        for node in self.nodes:
+            try:
+                read_cards(node)
+            except Malformed as error:
+                refused[NodeName(facts.name_of(node))] = str(error)
+        return refused
 
     @cached_property
     def requested(self) -> Mapping[PodUID, Amount]:

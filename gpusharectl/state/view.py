@@ -27,10 +27,9 @@ from gpushare.domain.node import FreeUnits, Node, find_free_units
 from gpushare.domain.quantity import NotAQuantity, NotWhole, parse_whole
 from gpushare.informers.shortage import find_shortage
 from gpushare.kube import facts, names, words
-from gpushare.kube.annotations import decode_isolation, read_cards
+from gpushare.kube.annotations import decode_isolation
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord
-from gpushare.kube.json_reader import Malformed
 from gpushare.kube.resource_claims.allocated import ResourceClaimUser
 from gpusharectl.output import INLINE, VERSION, Data, encode
 from gpusharectl.state.read import ClusterState, Placements, SeenPod, Setup, Trouble
@@ -357,15 +356,6 @@ def _gets_pods(body: Json | None) -> bool:
     return facts.holds(body, "Ready") is True
 
 
-def explain_refused_cards(body: Json) -> str:
-    """Return why a node shares no cards: its annotation; empty if it can be read."""
-    try:
-        read_cards(body)
-    except Malformed as error:
-        return str(error)
-    return ""
-
-
 def _node(state: ClusterState, node: Node) -> NodeView:
     body, complaint = state.node(node.name), ""
     if body is None:
@@ -384,7 +374,7 @@ def _node(state: ClusterState, node: Node) -> NodeView:
         offered=Offered(cores, units),
         isolation=decode_isolation(facts.annotation(body, names.CARDS)),
         links=read_scores(node.cards) or None,
-        complaint=explain_refused_cards(body) or complaint,
+        complaint=state.refused_cards.get(node.name) or complaint,
         cards=tuple(_card(node, card, shares) for card in node.cards),
         gone=tuple(
             ShareOfGoneCard(share, uuid) for uuid, share in shares if uuid not in here

@@ -8,6 +8,7 @@ kube-scheduler can judge, as selectors in CEL, is named beside it.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from gpushare.domain.model import (
     Amount,
@@ -42,11 +43,53 @@ from gpushare.kube.resource_claims.requests import (
     read_class_names,
 )
 from gpushare.kube.resource_claims.templates import read_template_name
+from gpusharectl.output import Data
 from gpusharectl.state.read import ClusterState, list_all
-from gpusharectl.why.answers import ByClaims, ClaimVerdict
+from gpusharectl.why.explain import FINE, WAITS, PodAnswer
 
 _API = "resource.k8s.io/v1"
 _SEVERAL = "the pod has several claims; they are judged one by one"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimVerdict:
+    """One ResourceClaim of a pod: what it has, or each card's answer to it.
+
+    ``because`` says what it has or lacks. ``room`` are the cards that have room now, as
+    node and index; ``refusals`` are a sentence for each other card, or for all of a
+    node. ``not_judged`` are sentences about what else decides.
+    """
+
+    name: str
+    allocated: bool
+    because: str
+    room: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    not_judged: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ByClaims(PodAnswer):
+    """It asks by ResourceClaims, to which kube-scheduler gives cards itself."""
+
+    state: ClassVar[str] = "by-claims"
+    claims: tuple[ClaimVerdict, ...]
+    not_judged: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> int:
+        """It waits until each claim is allocated."""
+        return FINE if all(one.allocated for one in self.claims) else WAITS
+
+    def details(self) -> Data:
+        """Return its own part of the data."""
+        return {
+            "node": self.node or None,
+            "phase": facts.phase(self.body),
+            "claims": self.claims,
+            "not_judged": self.not_judged,
+            "kube_scheduler": self.kube_scheduler or None,
+        }
 
 
 def explain_claims(

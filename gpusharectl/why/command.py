@@ -41,10 +41,9 @@ kube-scheduler may preempt pods for the pod's cards.
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 
 import click
 from rich.cells import cell_len
@@ -62,12 +61,15 @@ from gpusharectl.completion import (
     complete_pods,
     parse_pod_name,
     pod_namespace_option,
+    suggest_pods,
 )
 from gpusharectl.output import (
     VERSION,
+    Data,
     Hanging,
     Words,
     data_option,
+    encode,
     fit_column,
     fit_to_show,
     format_age,
@@ -77,6 +79,7 @@ from gpusharectl.output import (
 )
 from gpusharectl.state.read import (
     ClusterState,
+    Placements,
     Trouble,
     list_all,
     read_quotas,
@@ -84,18 +87,16 @@ from gpusharectl.state.read import (
 )
 from gpusharectl.state.render import describe_source
 from gpusharectl.state.troubles import check_quotas
-from gpusharectl.why.answers import (
-    ByClaims,
-    Explanation,
+from gpusharectl.why.claims import ByClaims, explain_claims
+from gpusharectl.why.explain import (
     HeldCard,
     NoShare,
     Pending,
     Placed,
+    ShareAnswer,
     Unplaced,
-    encode_answer,
+    explain_pod,
 )
-from gpusharectl.why.claims import explain_claims
-from gpusharectl.why.explain import explain_pod
 from gpusharectl.why.verdict import (
     CardVerdict,
     DeletionPlan,
@@ -104,6 +105,7 @@ from gpusharectl.why.verdict import (
     needs_node,
 )
 
+Explanation = ShareAnswer | ByClaims
 _CODES = (
     "Exit codes: 0 the pod holds its card, requests none, or has ended; 3 it waits, "
     "can never run, or its card is not known; 1 there is no such pod, or the cluster "
@@ -154,6 +156,22 @@ def why(
     sys.exit(answer.code)
 
 
+def encode_answer(answer: Explanation, placements: Placements) -> Data:
+    """Return an answer in full."""
+    data: Data = encode(
+        {
+            "v": VERSION,
+            "state": answer.state,
+            "pod": answer.pod,
+            "code": answer.code,
+            "warnings": answer.warnings,
+            "books": placements,
+            **answer.details(),
+        }
+    )
+    return data
+
+
 def _absent(access: Access, namespace: str, name: str, output: str | None) -> int:
     pods = list_all(access.cluster, Kind.PODS)
     similar = suggest_pods(namespace, name, [full_name(pod) for pod in pods])
@@ -167,24 +185,6 @@ def _absent(access: Access, namespace: str, name: str, output: str | None) -> in
     return 1
 
 
-def suggest_pods(namespace: str, name: str, pods: Iterable[str]) -> list[str]:
-    """Return the pods with the most similar names, of ``namespace/name``s.
-
-    First those of the same name in other namespaces, then similar ones in this one.
-
-    >>> suggest_pods("default", "big", ["edge/big", "default/bigg", "default/web-x1"])
-    ['edge/big', 'default/bigg']
-    >>> suggest_pods("default", "web", ["edge/big", "default/bigg", "default/web-x1"])
-    ['default/web-x1']
-    """
-    pods_by_space = [pod.partition("/") for pod in pods]
-    same = [f"{space}/{name}" for space, _, other in pods_by_space if other == name]
-    here = [other for space, _, other in pods_by_space if space == namespace]
-    like = get_close_matches(name, here, n=3)
-    like += [other for other in here if other.startswith(name) and other not in like]
-    return [*same, *(f"{namespace}/{other}" for other in like)][:3]
-
-
 _MOST_LINES = 10
 _NEAREST = 3
 _WIDEST = 30
@@ -193,7 +193,11 @@ _DIM, _BOLD = "dim", "bold"
 
 
 def draw_answer(
-    console: Console, answer: Explanation, state: ClusterState, *, verbose: bool = False
+    console: Console,
+    answer: Explanation,
+    state: ClusterState,
+    *,
+    verbose: bool = False,
 ) -> None:
     """Draw an answer; ``verbose``: all cards, and where the placements come from."""
     show(console, _parts(answer, state.now, verbose=verbose))

@@ -1,16 +1,18 @@
-"""Why a pod waits, or is where it is. Pure.
+"""Why a pod waits, or is where it is: the answers, and how they are found. Pure.
 
 The domain decides what fits, over the same placements as in the extender. This module
-decides which next step to suggest.
+decides which next step to suggest. An answer is a frozen value, which is also data;
+``gpusharectl.why.command`` promises its shape.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 from gpushare.domain.model import (
-    CORES_PER_CARD,
     NOTHING,
+    Amount,
     Card,
     CardUUID,
     NodeName,
@@ -23,24 +25,18 @@ from gpushare.domain.placement import find_refusal, place
 from gpushare.domain.policies import Policy
 from gpushare.informers.shortage import find_bars, find_shortage
 from gpushare.kube import codec, facts, names, words
+from gpushare.kube.annotations import find_unknown_annotations
 from gpushare.kube.cluster import Json
 from gpushare.kube.codec import PodRecord, refusal_text
 from gpushare.kube.json_reader import Malformed, Reader
+from gpusharectl.output import Data, encode
 from gpusharectl.state.read import ClusterState
-from gpusharectl.state.view import explain_refused_cards, find_other_plan
-from gpusharectl.why.answers import (
-    EarlierCard,
-    Explanation,
-    HeldCard,
-    NoShare,
-    Pending,
-    Placed,
-    Unplaced,
-)
+from gpusharectl.state.view import find_other_plan
 from gpusharectl.why.verdict import (
     CardVerdict,
     DeletionPlan,
     InSum,
+    NodeVerdict,
     find_cards_to_open,
     find_room_in_sum,
     fits_in_sum,
@@ -49,8 +45,12 @@ from gpusharectl.why.verdict import (
     needs_node,
     plan_on_card,
     plan_on_node,
+    suggest_possible,
+    suggest_smaller,
 )
 
+FINE, WAITS = 0, 3
+"""Exit codes: it holds its cards or needs none; it waits."""
 MOST_WAYS = 80
 """Cards or nodes on which pods to delete are looked for, the nearest to fitting first.
 
@@ -58,7 +58,224 @@ What is nearest: ``CardVerdict.distance`` and ``NodeVerdict.distance``.
 """
 
 
-def explain_pod(state: ClusterState, pod: Json) -> Explanation:
+@dataclass(frozen=True, slots=True)
+class PodAnswer:
+    """What every answer has: the pod as the API server has it."""
+
+    body: Json
+    of_quotas: Sequence[str] = field(default=(), kw_only=True)
+    """Sentences about the ResourceQuotas of its namespace."""
+
+    @property
+    def pod(self) -> str:
+        """Its name with its namespace."""
+        return facts.full_name(self.body)
+
+    @property
+    def node(self) -> str:
+        """The node to which it is bound; empty before that."""
+        return facts.node_of(self.body)
+
+    @property
+    def waits(self) -> str:
+        """Kubelet's message if a container does not start."""
+        return facts.waits_because(self.body)
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Sentences about what has no meaning in it and in its quotas."""
+        of_pod = (
+            *find_unknown_annotations(self.body),
+            *codec.find_untranslated_mib(self.body),
+        )
+        return [*of_pod, *self.of_quotas]
+
+    @property
+    def isolation(self) -> str:
+        """The tier with which it started; empty for none, or if it is not known."""
+        return facts.annotation(self.body, names.ISOLATION)
+
+    @property
+    def kube_scheduler(self) -> str:
+        """kube-scheduler's message; empty if there is none."""
+        return facts.scheduler_says(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class NoShare(PodAnswer):
+    """It requests none of gpushare's resources, has ended, or its request is invalid.
+
+    ``words`` say why it ended, from its status, or what to request instead.
+    """
+
+    state: Literal["asks-nothing", "ended", "invalid"]
+    words: str = ""
+
+    @property
+    def code(self) -> int:
+        """It waits if its request is invalid."""
+        return WAITS if self.state == "invalid" else FINE
+
+    def details(self) -> Data:
+        """Return its own part of the data."""
+        data: Data = {"node": self.node or None}
+        if self.state != "invalid":
+            data["phase"] = facts.phase(self.body)
+        if self.state != "asks-nothing":
+            data["because"] = self.words or None
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Pending(PodAnswer):
+    """It waits: what each node lacks, and what would help.
+
+    ``nodes`` are all nodes with cards, also those that it may not use. ``ways`` were
+    looked for on the ``ways_of`` nearest cards only. ``preempts_on`` are the nodes
+    where kube-scheduler may preempt pods for its cards; ``spared`` is why it preempts
+    none although pods of a lower priority are in the way. ``never``: it would wait even
+    if all cards were empty and open. Each of ``steps`` would help alone. ``in_sum`` is
+    a node that has enough in all, while no card has: then an autoscaler adds no node
+    for it.
+    """
+
+    code: ClassVar[int] = WAITS
+    state: ClassVar[str] = "pending"
+    request: PodRequest
+    policy: str
+    nodes: tuple[NodeVerdict, ...]
+    because: str
+    never: bool
+    nominated: str
+    ways: tuple[DeletionPlan, ...]
+    ways_of: int
+    preempts_on: tuple[NodeName, ...]
+    spared: str
+    steps: tuple[str, ...]
+    in_sum: InSum | None = None
+
+    def details(self) -> Data:
+        """Return its own part of the data."""
+        return {
+            "asks": words.format_claims(self.request.claims),
+            "claims": self.request.claims,
+            "policy": self.policy,
+            **_limits(self.request),
+            "since": facts.created(self.body) or None,
+            "because": self.because,
+            "kube_scheduler": self.kube_scheduler or None,
+            "scheduler_name": facts.scheduler_of(self.body),
+            "nominated": self.nominated or None,
+            "nodes": self.nodes,
+            "ways": self.ways,
+            "ways_of": self.ways_of,
+            "evicts": bool(self.preempts_on),
+            "never": self.never,
+            "next": ", or ".join(self.steps),
+            "steps": self.steps,
+            "fits_in_sum": self.in_sum,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCard:
+    """What the pod has of one card; ``card`` is None if it no longer exists."""
+
+    uuid: CardUUID
+    card: Card | None
+    amount: Amount
+
+    def as_data(self) -> Data:
+        """Return the card's names and the amount."""
+        index, model = (self.card and self.card.index), (self.card and self.card.model)
+        names_of = {"uuid": self.uuid, "index": index, "model": model}
+        return {**names_of, **encode(self.amount)}
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCard:
+    """A card that the policy prefers to the pod's own, and why the pod is not there."""
+
+    uuid: CardUUID
+    index: int
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(PodAnswer):
+    """It has its cards: which, since when, by which policy, and why those.
+
+    ``planned`` are the planned cards, if it is on other ones; without a plan
+    (``is_planned``) the device plugin chose.
+    """
+
+    state: ClassVar[str] = "placed"
+    request: PodRequest
+    held: tuple[HeldCard, ...]
+    at: str
+    policy: str
+    planned: tuple[HeldCard, ...]
+    is_planned: bool
+    earlier: tuple[EarlierCard, ...]
+    because: str
+
+    @property
+    def code(self) -> int:
+        """It waits if a container does not start."""
+        return WAITS if self.waits else FINE
+
+    def details(self) -> Data:
+        """Return its own part of the data."""
+        return {
+            "asks": words.format_claims(self.request.claims),
+            "node": self.node,
+            "cards": self.held,
+            "at": self.at or None,
+            "policy": self.policy,
+            "own_policy": self.request.policy is not None,
+            **_limits(self.request),
+            "planned": [card.uuid for card in self.planned],
+            "is_planned": self.is_planned,
+            "because": self.because or None,
+            "earlier": self.earlier,
+            "phase": facts.phase(self.body),
+            "leaving": facts.is_leaving(self.body),
+            "waits": self.waits or None,
+            "isolation": self.isolation or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced(PodAnswer):
+    """It is bound, but its cards are not known."""
+
+    code: ClassVar[int] = WAITS
+    state: ClassVar[str] = "unplaced"
+    request: PodRequest
+    complaint: str
+
+    def details(self) -> Data:
+        """Return its own part of the data."""
+        return {
+            "asks": words.format_claims(self.request.claims),
+            "node": self.node,
+            "complaint": self.complaint or None,
+            "waits": self.waits or None,
+        }
+
+
+def _limits(request: PodRequest) -> Data:
+    cards = request.cards
+    return {
+        "models": (cards and cards.models) or None,
+        "uuids": (cards and cards.uuids) or None,
+    }
+
+
+ShareAnswer = NoShare | Pending | Placed | Unplaced
+
+
+def explain_pod(state: ClusterState, pod: Json) -> ShareAnswer:
     """Explain a pod, given as the API server has it."""
     if facts.is_terminal(pod):
         return NoShare(pod, "ended", facts.end_words(pod))
@@ -83,7 +300,7 @@ def explain_pod(state: ClusterState, pod: Json) -> Explanation:
 
 def _bound(
     state: ClusterState, record: PodRecord, request: PodRequest, pod: Json
-) -> Explanation:
+) -> ShareAnswer:
     node = state.placements.node(record.node)
     actual = node.placements.get(record.pod.uid) if node else None
     if node is None or actual is None:
@@ -215,9 +432,8 @@ class _PendingPod:
             for node in with_cards
         )
         self._judged += tuple(
-            judge_node(request, Node(NodeName(facts.name_of(node))), policy, because)
-            for node in state.nodes
-            if (because := explain_refused_cards(node))
+            judge_node(request, Node(name), policy, because)
+            for name, because in state.refused_cards.items()
         )
         self._nodes = [node for node in with_cards if node.name not in barred]
         self._verdicts = [verdict for verdict in self._judged if not verdict.barred]
@@ -313,51 +529,18 @@ class _PendingPod:
         allow = ""
         if cards is not None:
             allow = f"let it use more cards ({words.format_limits(cards.limits)})"
-        steps = [self._smaller(), *self._without_others(best), self._reopen()]
+        steps = [
+            suggest_smaller(self._request, self._verdicts),
+            *self._without_others(best),
+            self._reopen(),
+        ]
         if self._shortage.never:
-            steps = [*self._on_larger_cards()]
+            steps = [*suggest_possible(self._request, self._verdicts)]
         if self._fits_on_others():
             steps.append(allow)
         return tuple(filter(None, steps)) or (
             f"{allow or 'request less'}, or add a node",
         )
-
-    def _on_larger_cards(self) -> Iterator[str]:
-        """Say what could run here at all, for a request that never can."""
-        sizes = [
-            sorted(verdict.card.units for verdict in node.cards if not verdict.excluded)
-            for node in self._verdicts
-        ]
-        largest = max(map(max, filter(None, sizes)))
-        (claim, *more) = self._request.claims
-        if more or claim.whole_cards:
-            most = words.counted(max(map(len, sizes)), "whole card")
-            if not more and claim.whole_cards > max(map(len, sizes)):
-                yield f"request at most {most}"
-            return
-        now = max(
-            (
-                room.units
-                for verdict in self._verdicts
-                for room in verdict.fits_now.shares
-            ),
-            default=0,
-        )
-        yield (
-            f"request at most {words.units(largest)} ({words.memory(largest)}); now "
-            f"{now} are free on one card"
-        )
-        units = claim.amount.units
-        enough = [
-            count
-            for size in sizes
-            for count in range(2, len(size) + 1)
-            if sum(size[-count:]) >= units
-        ]
-        if enough:
-            whole = min(enough)
-            cores = f"{names.CORE}: {whole * CORES_PER_CARD}"
-            yield f"request {words.counted(whole, 'whole card')} ({cores})"
 
     def _room_is_there(self) -> str:
         if gates := facts.gates(self._pod):
@@ -375,30 +558,6 @@ class _PendingPod:
             "cards are not the reason; see kube-scheduler's message above, or wait for "
             "its next attempt"
         )
-
-    def _smaller(self) -> str:
-        """Suggest the largest request that fits; what is not too large stays."""
-        claim = self._request.claims[0]
-        largest = [verdict.fits_now for verdict in self._verdicts]
-        if len(self._request.claims) > 1:
-            return ""
-        if claim.whole_cards:
-            most = max(requests.whole_cards for requests in largest)
-            too_many = 0 < most < claim.whole_cards
-            return f"request {words.counted(most, 'whole card')}" if too_many else ""
-        rooms = [room for requests in largest for room in requests.shares]
-        wanted = claim.amount
-        units = max(
-            (room.units for room in rooms if room.cores >= wanted.cores), default=0
-        )
-        if units:
-            return f"request at most {words.units(units)} ({words.memory(units)})"
-        cores = max(
-            (room.cores for room in rooms if room.units >= wanted.units), default=0
-        )
-        if 0 < cores < wanted.cores:
-            return f"request at most {words.cores(cores)}"
-        return ""
 
     def _without_others(self, best: DeletionPlan | None) -> Iterator[str]:
         """Suggest to move the pods in the way, if sums suffice, or to delete them."""

@@ -24,6 +24,7 @@ from gpushare.domain.model import (
 from gpushare.domain.node import Node
 from gpushare.domain.placement import find_refusal
 from gpushare.domain.policies import Policy
+from gpushare.kube import names, words
 from gpushare.kube.annotations import LIMITS
 from gpushare.kube.codec import refusal_text
 from gpusharectl.output import INLINE, Data, encode
@@ -407,3 +408,60 @@ def _ways(request: PodRequest, node: Node, policy: Policy) -> Iterator[Reopened]
         seen = replace(node, cards=as_open).as_seen_by(request.pod)
         if find_refusal(request, seen, policy) is None:
             yield Reopened(node.name, tuple(cards))
+
+
+def suggest_smaller(request: PodRequest, verdicts: Sequence[NodeVerdict]) -> str:
+    """Suggest the largest request that fits; what is not too large stays."""
+    claim = request.claims[0]
+    largest = [verdict.fits_now for verdict in verdicts]
+    if len(request.claims) > 1:
+        return ""
+    if claim.whole_cards:
+        most = max(requests.whole_cards for requests in largest)
+        too_many = 0 < most < claim.whole_cards
+        return f"request {words.counted(most, 'whole card')}" if too_many else ""
+    rooms = [room for requests in largest for room in requests.shares]
+    wanted = claim.amount
+    units = max((room.units for room in rooms if room.cores >= wanted.cores), default=0)
+    if units:
+        return f"request at most {words.units(units)} ({words.memory(units)})"
+    cores = max((room.cores for room in rooms if room.units >= wanted.units), default=0)
+    if 0 < cores < wanted.cores:
+        return f"request at most {words.cores(cores)}"
+    return ""
+
+
+def suggest_possible(
+    request: PodRequest, verdicts: Sequence[NodeVerdict]
+) -> Iterator[str]:
+    """Say what could run on these nodes at all, for a request that never can."""
+    sizes = [
+        sorted(verdict.card.units for verdict in node.cards if not verdict.excluded)
+        for node in verdicts
+    ]
+    largest = max(map(max, filter(None, sizes)))
+    (claim, *more) = request.claims
+    if more or claim.whole_cards:
+        most = words.counted(max(map(len, sizes)), "whole card")
+        if not more and claim.whole_cards > max(map(len, sizes)):
+            yield f"request at most {most}"
+        return
+    now = max(
+        (room.units for verdict in verdicts for room in verdict.fits_now.shares),
+        default=0,
+    )
+    yield (
+        f"request at most {words.units(largest)} ({words.memory(largest)}); now "
+        f"{now} are free on one card"
+    )
+    units = claim.amount.units
+    enough = [
+        count
+        for size in sizes
+        for count in range(2, len(size) + 1)
+        if sum(size[-count:]) >= units
+    ]
+    if enough:
+        whole = min(enough)
+        cores = f"{names.CORE}: {whole * CORES_PER_CARD}"
+        yield f"request {words.counted(whole, 'whole card')} ({cores})"

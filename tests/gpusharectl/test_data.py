@@ -13,7 +13,7 @@ from gpusharectl.state.view import build_overview
 from gpusharectl.top import command as top_command
 from gpusharectl.top.rows import Sign
 from gpusharectl.why import command as why_command
-from gpusharectl.why.answers import encode_answer
+from gpusharectl.why.command import encode_answer
 from gpusharectl.why.explain import explain_pod
 from tests.gpusharectl.cluster_states import (
     SCENES,

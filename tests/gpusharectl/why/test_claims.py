@@ -14,9 +14,8 @@ from gpushare.kube.objects import Ref
 from gpushare.kube.resource_claims.templates import write_template as template_of
 from gpusharectl.demo.fakeapi.cluster import Embedded
 from gpusharectl.state.read import ClusterState
-from gpusharectl.why.answers import ByClaims, ClaimVerdict, encode_answer
-from gpusharectl.why.claims import explain_claims
-from gpusharectl.why.command import draw_answer
+from gpusharectl.why.claims import ByClaims, ClaimVerdict, explain_claims
+from gpusharectl.why.command import draw_answer, encode_answer
 from tests.builders import (
     allocation_json,
     bound_json,

@@ -15,8 +15,7 @@ from gpushare.kube import names
 from gpushare.kube.annotations import encode_cards, encode_placement
 from gpushare.kube.cluster import Json
 from gpusharectl.state.read import ClusterState
-from gpusharectl.why.answers import encode_answer
-from gpusharectl.why.command import draw_answer
+from gpusharectl.why.command import draw_answer, encode_answer
 from gpusharectl.why.explain import MOST_WAYS, explain_pod
 from gpusharectl.why.verdict import judge_node
 from tests.builders import (
