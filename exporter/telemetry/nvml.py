@@ -45,7 +45,7 @@ _BASIC = frozenset(
 _MIB = 2**20
 _UNKNOWN_BYTES = 2**64 - 1
 _FULL = 100
-_SHORTEST_S = 1.0
+_SHORTEST_S = 1.5
 _LONGEST_S = 10.0
 _NOTHING_NEW = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
 """An idle card; pynvml raises even success if there is no sample."""
@@ -201,7 +201,7 @@ class ProcessLists:
         running = _joined(compute or {}, graphics or {}, clients)
         now = self._clock()
         # Since the last reading, because the ring also has what ended long ago; at
-        # least one second, because the driver samples once a second.
+        # least 1.5 s, because the driver samples about once a second.
         since = min(max(card.read_at, now - _LONGEST_S), now - _SHORTEST_S)
         card.read_at = now
         source, work = _work_of(card, handle, int(since * 1e6), running.keys())
