@@ -17,6 +17,7 @@ from deviceplugin.allocation.cdi import LimitSpecifications
 from deviceplugin.allocation.device_chooser import DeviceChooser
 from deviceplugin.allocation.injection import CardSetup, InjectionChooser
 from deviceplugin.allocation.isolation import (
+    LIBRARY,
     IsolationChooser,
     LimitsSource,
     NodeLibrary,
@@ -26,7 +27,6 @@ from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.prestart import PreStart
 from deviceplugin.allocation.records import AllocationRecords
 from deviceplugin.allocation.reporter import Reporter
-from deviceplugin.allocation.response import LIBRARY
 from deviceplugin.cards.advertised import Offer, OwnNode, Publisher
 from deviceplugin.cards.health import Health
 from deviceplugin.dra.checks import ResourceClaimChecks

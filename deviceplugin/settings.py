@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Literal, Self
 
 from deviceplugin.allocation.isolation import ISOLATION_CHOICES, IsolationChoice
-from deviceplugin.allocation.response import Injection
 from gpushare.cards.node_settings import NodeSettings
 from gpushare.domain.quantity import is_plain_number
 from gpushare.settings import PREFIX, Address, Reading
 
+Injection = Literal["cdi", "env", "nodes"]
+INJECTIONS: tuple[Injection, ...] = ("cdi", "env", "nodes")
 InjectionChoice = Literal["auto"] | Injection
-INJECTION_CHOICES: tuple[InjectionChoice, ...] = ("auto", "cdi", "env", "nodes")
+INJECTION_CHOICES: tuple[InjectionChoice, ...] = ("auto", *INJECTIONS)
 DeviceOrder = Literal["index", "fullest", "emptiest"]
 """Which card kube-scheduler tries first: by index, or by the units that are left."""
 DEVICE_ORDERS: tuple[DeviceOrder, ...] = ("index", "fullest", "emptiest")

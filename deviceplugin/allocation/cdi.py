@@ -8,16 +8,24 @@ from pathlib import Path
 
 import yaml
 
-from deviceplugin.allocation.response import CDI_KIND, LIMIT_KIND, hard_limit_env
 from gpushare.domain.model import CardUUID
 from gpushare.files import replace_file
 from gpushare.host_root import exists_on_host
+from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.proto import deviceplugin_pb2 as pb
 from gpushare.kubelet.pods import card_key
 
 logger = logging.getLogger(__name__)
 
+CDI_KIND = "nvidia.com/gpu"
+"""The kind of NVIDIA's cards in a CDI specification; device names are UUIDs."""
+LIMIT_KIND = f"{names.DRA_DRIVER}/limit"
+"""Tier ``driver``: the kind of CDI devices that set a container's hard limit."""
+REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
+"""Variable: MiB that the driver reserves for the container; read by NVIDIA's hook."""
+LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
+"""Variable: MiB that the driver lets the container have; read by NVIDIA's hook."""
 _MOUNT_OPTIONS = ("nosuid", "nodev", "rbind")
 _SUFFIXES = (".json", ".yaml")
 """As CDI's own library has it (``spec-dirs.go``): it reads no other file."""
@@ -314,3 +322,13 @@ def _hooks(device: Json) -> frozenset[str]:
     return frozenset(
         str(argument) for hook in hooks for argument in hook.get("args") or ()
     )
+
+
+def hard_limit_env(limit_mib: int | None) -> Mapping[str, str]:
+    """Return the variables by which NVIDIA's hook sets a hard limit; none for None.
+
+    The limit alone would also reserve that memory, so nothing is requested.
+    """
+    if limit_mib is None:
+        return {}
+    return {REQUEST: "0", LIMIT: str(limit_mib)}

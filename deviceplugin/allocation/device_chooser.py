@@ -37,8 +37,9 @@ from gpushare.domain.model import (
     PodUID,
     Refusal,
     Share,
+    share_whole_cards,
 )
-from gpushare.domain.placement import place, share_whole_cards
+from gpushare.domain.placement import place
 from gpushare.domain.policies import DEFAULT_POLICY, POLICIES
 from gpushare.kube import names
 from gpushare.kube.codec import refusal_text

@@ -1,39 +1,57 @@
-"""How this node injects a card into a container: CDI, NVIDIA's variable, or nodes."""
+"""What a container gets, and how its cards come in: CDI, NVIDIA's variable, or nodes.
+
+kubelet merges the answers for cores and for memory, and takes either of two values of
+one key (contracts 2.3). So both answers have the same value for each key that both
+have.
+
+A container is told its share of memory and cores in environment variables. Nothing
+enforces them, except for a hard limit of memory (``isolation``).
+"""
 
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import basename
 
-from deviceplugin.allocation.cdi import lost_files, sees_host, specified
+from deviceplugin.allocation.cdi import (
+    CDI_KIND,
+    LIMIT_KIND,
+    lost_files,
+    sees_host,
+    specified,
+)
 from deviceplugin.allocation.isolation import (
+    LIBRARY,
     ChoiceFile,
     IsolationChooser,
     NodeLibrary,
     limits_text,
     why_no_single_card,
 )
-from deviceplugin.allocation.response import (
-    CDI_KIND,
-    CONTROL_NODE,
-    CUDA_NODES,
-    INJECTIONS,
-    Injection,
-    container_setup,
-    hard_limit_setup,
-    why_unusable,
-)
-from deviceplugin.settings import InjectionChoice
+from deviceplugin.settings import INJECTIONS, Injection, InjectionChoice
 from gpushare.cards.source import FoundCard
-from gpushare.domain.model import CardUUID
+from gpushare.domain.model import UNIT_MIB, CardUUID
 from gpushare.host_root import exists_on_host
+from gpushare.kube import names
 from gpushare.kube.cluster import Json
 from gpushare.kube.proto import deviceplugin_pb2 as pb
+from gpushare.kubelet.limit_files import REGION
 from gpushare.kubelet.pods import HardLimit
 
 logger = logging.getLogger(__name__)
 
+MEMORY_LIMIT = "VCUDA_MEMORY_LIMIT_MIB"
+"""Variable: MiB of card memory that the container asked for."""
+CORES = "VCUDA_CORES"
+"""Variable: hundredths of a card's compute that the container asked for."""
+REGION_INSIDE = f"{names.REGION_FOLDER}/region"
+"""The file in which the library counts what a container uses."""
+CONTROL_NODE = "/dev/nvidiactl"
+"""The device node that each container with an NVIDIA card needs beside the card's."""
+CUDA_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+"""Those that only CUDA needs; the driver makes them when CUDA is first used."""
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _CDI_KUBELET = (1, 31)
 """CDI names in a device plugin's answers need no feature gate since then."""
@@ -248,6 +266,108 @@ class CardSetup:
             return "", f"isolation tier preload: {wrong}"
         [card] = cards
         return limits_text(card, limit, self.isolation.context_mib), ""
+
+
+def container_setup(
+    resource: str,
+    count: int,
+    cards: Sequence[FoundCard],
+    injection: Injection,
+    folder: str,
+    missing: Collection[str] = (),
+) -> pb.ContainerAllocateResponse:
+    """Return what a container gets for so many devices of these cards.
+
+    ``folder`` is on the host and is filled before the container starts; it is mounted
+    read-only. ``missing`` are those of ``CUDA_NODES`` that the host does not have: no
+    container starts with a device node that does not exist.
+    """
+    nvidia = [card for card in cards if card.known_to_driver]
+    others = [card for card in cards if not card.known_to_driver]
+    variables = {"VCUDA_CARDS": ",".join(card.uuid for card in cards)}
+    variables |= _variables_of(others)
+    variables |= limit_env(resource, count)
+    variables[names.VISIBLE] = names.VOID
+    if injection == "env":
+        uuids = ",".join(card.uuid for card in nvidia)
+        variables[names.VISIBLE] = uuids or names.VOID
+    nodes = _nodes_of(nvidia, missing) if injection == "nodes" else []
+    nodes += dict.fromkeys(node for card in others for node in card.device_nodes)
+    answer = pb.ContainerAllocateResponse(envs=variables)
+    answer.mounts.add(
+        container_path=names.SHARE_FOLDER, host_path=folder, read_only=True
+    )
+    for node in nodes:
+        answer.devices.add(container_path=node, host_path=node, permissions="rw")
+    for card in nvidia if injection == "cdi" else ():
+        answer.cdi_devices.add(name=f"{CDI_KIND}={card.uuid}")
+    return answer
+
+
+def limit_env(resource: str, count: int) -> Mapping[str, str]:
+    """Return the variables that tell a program its limits.
+
+    They enforce nothing: a pod may set variables of the same name itself.
+    """
+    if resource == names.MEMORY:
+        return {MEMORY_LIMIT: str(count * UNIT_MIB)}
+    return {CORES: str(count)}
+
+
+def hard_limit_setup(
+    limit: HardLimit | None, preload: str, folder: str
+) -> pb.ContainerAllocateResponse:
+    """Return what holds a container to its hard limit; nothing for None.
+
+    Only one of a container's answers may have it. ``preload`` is the folder of the node
+    with the library and the file that names it, and ``folder`` is the container's.
+    """
+    answer = pb.ContainerAllocateResponse()
+    if limit is None:
+        return answer
+    if limit.tier == "driver":
+        # Not as variables: those of the pod would override them.
+        answer.cdi_devices.add(name=f"{LIMIT_KIND}={basename(folder)}")
+        return answer
+    for inside in (names.PRELOAD_FILE, LIBRARY):
+        host = f"{preload}/{basename(inside)}"
+        answer.mounts.add(container_path=inside, host_path=host, read_only=True)
+    answer.mounts.add(container_path=REGION_INSIDE, host_path=f"{folder}/{REGION}")
+    return answer
+
+
+def why_unusable(cards: Sequence[FoundCard], injection: Injection) -> str:
+    """Say why a container could not use one of its cards; empty if it can use all."""
+    for card in cards:
+        real = card.known_to_driver and not card.simulated
+        if injection == "nodes" and real and card.minor is None:
+            return (
+                f"the driver does not report the minor number of card {card.uuid}, so "
+                "its device node is not known; set GPUSHARE_INJECT to cdi or env"
+            )
+        if injection == "nodes" and card.instance and not card.device_nodes:
+            return (
+                f"/proc/driver/nvidia/capabilities does not have instance {card.uuid}, "
+                "so its device nodes are not known; set GPUSHARE_INJECT to cdi or env"
+            )
+    return ""
+
+
+def _nodes_of(nvidia: Sequence[FoundCard], missing: Collection[str]) -> list[str]:
+    of_cards = [f"/dev/nvidia{card.minor}" for card in nvidia if card.minor is not None]
+    # Beside their cards' node, instances have nodes of their own.
+    of_cards += [node for card in nvidia for node in card.device_nodes]
+    shared = (CONTROL_NODE, *(node for node in CUDA_NODES if node not in missing))
+    return [*dict.fromkeys(of_cards), *shared] if of_cards else []
+
+
+def _variables_of(cards: Sequence[FoundCard]) -> dict[str, str]:
+    """Join the values of several cards in one variable with commas."""
+    values: dict[str, dict[str, None]] = {}
+    for card in cards:
+        for name, value in card.variables.items():
+            values.setdefault(name, {})[value] = None
+    return {name: ",".join(parts) for name, parts in values.items()}
 
 
 def _names_runtime(status: Json) -> bool:

@@ -27,7 +27,6 @@ from typing import Literal, Protocol
 
 from deviceplugin.allocation.cdi import HOOK, sees_host, specified
 from deviceplugin.allocation.records import give_way
-from deviceplugin.allocation.response import LIBRARY
 from gpushare.cards.source import FoundCard
 from gpushare.domain.model import UNIT_MIB, CardUUID
 from gpushare.files import replace_file
@@ -42,6 +41,8 @@ TIERS: tuple[Tier, ...] = ("none", "driver", "preload")
 IsolationChoice = Literal["auto"] | Tier
 ISOLATION_CHOICES: tuple[IsolationChoice, ...] = (*TIERS, "auto")
 
+LIBRARY = f"{names.LIBRARY_FOLDER}/libvcuda.so.1"
+"""Tier ``preload``: the library, in the device plugin's image and in containers."""
 _FIRST_BRANCH = 615
 """The first branch of NVIDIA's driver with limits by control group."""
 _LOOKS = 3

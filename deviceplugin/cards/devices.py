@@ -20,10 +20,11 @@ from gpushare.domain.model import (
     PodRef,
     Refusal,
     Share,
+    join_shares,
+    share_whole_cards,
     units_of,
 )
 from gpushare.domain.node import Node
-from gpushare.domain.placement import join_shares, share_whole_cards
 from gpushare.kube import names, words
 from gpushare.kubelet.pods import (
     CORE_KIND,

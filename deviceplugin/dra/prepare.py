@@ -17,12 +17,11 @@ from deviceplugin.allocation.cdi import (
     bundle_text,
     specification,
 )
-from deviceplugin.allocation.injection import CardSetup
+from deviceplugin.allocation.injection import CardSetup, limit_env
 from deviceplugin.allocation.isolation import Tier, limits_text
 from deviceplugin.allocation.occupancy import Occupancy
 from deviceplugin.allocation.prestart import allocation_text
 from deviceplugin.allocation.records import AllocationRecord
-from deviceplugin.allocation.response import limit_env
 from deviceplugin.cards.advertised import Offer
 from deviceplugin.cards.devices import Cards
 from deviceplugin.dra.checks import (

@@ -8,7 +8,6 @@ first, and by a bounded search if that fails.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain
 
 from gpushare.domain import links
 from gpushare.domain.model import (
@@ -20,13 +19,14 @@ from gpushare.domain.model import (
     Card,
     CardUUID,
     Claim,
-    ContainerAmount,
     NodeName,
     Placement,
     PodRequest,
     Refusal,
     Share,
+    join_shares,
     refuse_insufficient,
+    share_whole_cards,
 )
 from gpushare.domain.node import CardCapacity, Node, Summary
 from gpushare.domain.policies import Policy, Rank
@@ -317,43 +317,6 @@ def _choices(kinds: Sequence[Sequence[int]], number: int) -> Iterator[tuple[int,
                 yield (*first[:count], *others)
 
 
-def share_whole_cards(claim: Claim, cards: Sequence[Card]) -> list[Share]:
-    """Charge whole cards in full, and assign them to containers.
-
-    Containers take cores in the order in which kubelet admits them, and units from
-    their own cards first. Later containers reuse what an init container had.
-    """
-    rooms = {card.uuid: card.capacity for card in cards}
-    parts_on: dict[CardUUID, list[ContainerAmount]] = {card.uuid: [] for card in cards}
-    for container in claim.containers:
-        pool = dict(rooms) if container.name in claim.passing else rooms
-        for uuid, part in _split(container.amount, pool).items():
-            parts_on[uuid].append(ContainerAmount(container.name, part))
-    return [
-        Share(card.uuid, Amount(CORES_PER_CARD, card.units), tuple(parts_on[card.uuid]))
-        for card in cards
-    ]
-
-
-def _split(amount: Amount, pool: dict[CardUUID, Amount]) -> dict[CardUUID, Amount]:
-    parts: dict[CardUUID, Amount] = {}
-    cores = amount.cores
-    for uuid, room in pool.items():
-        part = Amount(cores=min(cores, room.cores))
-        if part:
-            parts[uuid] = part
-            cores -= part.cores
-    units = amount.units
-    for uuid in [*parts, *(uuid for uuid in pool if uuid not in parts)]:
-        part = Amount(units=min(units, pool[uuid].units))
-        if part:
-            parts[uuid] = parts.get(uuid, Amount()) + part
-            units -= part.units
-    for uuid, part in parts.items():
-        pool[uuid] -= part
-    return parts
-
-
 class Decider:
     """Decide about one request on one node after another.
 
@@ -533,30 +496,3 @@ def _in_order(
             return None
         shares += room.take(claim, choices[0])
     return join_shares(shares)
-
-
-def join_shares(shares: Iterable[Share]) -> tuple[Share, ...]:
-    """Join the parts that several claims of one pod have of the same card.
-
-    A part that would make 100 cores begins another share: they say a whole card.
-    """
-    groups: list[list[Share]] = []
-    newest: dict[CardUUID, tuple[int, list[Share]]] = {}
-    for share in shares:
-        # Each is looked at once, because a pod's annotation has room for thousands.
-        cores, group = newest.get(share.card, (CORES_PER_CARD, []))
-        cores += share.amount.cores
-        if cores >= CORES_PER_CARD:
-            cores, group = share.amount.cores, []
-            groups.append(group)
-        group.append(share)
-        newest[share.card] = cores, group
-    return tuple(map(_one_share, groups))
-
-
-def _one_share(parts: Sequence[Share]) -> Share:
-    if len(parts) == 1:
-        return parts[0]
-    amount = sum((part.amount for part in parts), NOTHING)
-    containers = chain.from_iterable(part.containers for part in parts)
-    return Share(parts[0].card, amount, tuple(containers))

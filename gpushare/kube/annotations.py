@@ -32,9 +32,9 @@ from gpushare.domain.model import (
     Refusal,
     Share,
     clean_text,
+    join_shares,
     refuse_invalid,
 )
-from gpushare.domain.placement import join_shares
 from gpushare.domain.request import MOST_APART
 from gpushare.kube import names
 from gpushare.kube.cluster import Json

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.allocation.cdi import HOOK
-from deviceplugin.allocation.response import LIMIT, REQUEST
+from deviceplugin.allocation.cdi import HOOK, LIMIT, REQUEST
 from tests.cluster.gpus import Gpus
 from tests.cluster.manifests import container, pod
 from tests.cluster.seen import card_of, refused_with

@@ -28,8 +28,7 @@ from gpushare.cards.source import (
     NoCardsYet,
     XidEvent,
 )
-from gpushare.domain.model import CardUUID, NodeName, Placement, Share
-from gpushare.domain.placement import join_shares
+from gpushare.domain.model import CardUUID, NodeName, Placement, Share, join_shares
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Cluster, Json, Kind, PodTarget, WatchEvent

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.allocation.cdi import HOOK
+from deviceplugin.allocation.cdi import CDI_KIND, HOOK
 from deviceplugin.allocation.injection import CardSetup, InjectionChooser
 from deviceplugin.allocation.isolation import (
     IsolationChoice,
@@ -18,7 +18,6 @@ from deviceplugin.allocation.isolation import (
     NodeLibrary,
     TierChecks,
 )
-from deviceplugin.allocation.response import CDI_KIND
 from deviceplugin.cards.advertised import Offer, OwnNode
 from deviceplugin.cards.health import Health
 from deviceplugin.metrics import PluginMetrics

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.allocation.response import LIMIT, REQUEST, hard_limit_env
+from deviceplugin.allocation.cdi import LIMIT, REQUEST, hard_limit_env
 from tests.machine import needs
 from tests.nvml.build import SONAME, STATE_VARIABLE, the_stub
 from tests.nvml.driver import StubDriver, stub_card

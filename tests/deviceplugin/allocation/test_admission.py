@@ -11,8 +11,7 @@ from unittest.mock import DEFAULT, Mock
 import pytest
 from prometheus_client import generate_latest
 
-from gpushare.domain.model import Placement, PodRequest
-from gpushare.domain.placement import share_whole_cards
+from gpushare.domain.model import Placement, PodRequest, share_whole_cards
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Kind

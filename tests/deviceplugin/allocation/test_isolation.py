@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.allocation.cdi import HOOK
+from deviceplugin.allocation.cdi import HOOK, LIMIT
 from deviceplugin.allocation.isolation import (
     TIERS,
     CardLimitSupport,
@@ -19,7 +19,6 @@ from deviceplugin.allocation.isolation import (
     Tier,
     why_not_driver,
 )
-from deviceplugin.allocation.response import LIMIT
 from gpushare.cards.source import FoundCard
 from gpushare.domain.model import CardUUID
 from gpushare.kube import names

@@ -23,8 +23,9 @@ from hypothesis.stateful import (
 )
 
 from deviceplugin import serve
+from deviceplugin.allocation.cdi import LIMIT
+from deviceplugin.allocation.injection import MEMORY_LIMIT
 from deviceplugin.allocation.isolation import TIERS, Tier
-from deviceplugin.allocation.response import LIMIT, MEMORY_LIMIT
 from deviceplugin.cards.devices import shared_card
 from gpushare.domain.request import Role
 from gpushare.kube.cluster import Json, Kind

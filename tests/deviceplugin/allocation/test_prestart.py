@@ -14,8 +14,7 @@ from deviceplugin.allocation.device_chooser import (
 )
 from deviceplugin.allocation.prestart import NotYetError
 from deviceplugin.cards.devices import Cards
-from gpushare.domain.model import Card, Placement, PodRequest
-from gpushare.domain.placement import share_whole_cards
+from gpushare.domain.model import Card, Placement, PodRequest, share_whole_cards
 from gpushare.kube import names
 from gpushare.kube.annotations import encode_placement
 from gpushare.kube.cluster import Json, Kind

@@ -17,6 +17,7 @@ from gpushare.domain.model import (
     PodRequest,
     Reason,
     Refusal,
+    share_whole_cards,
 )
 from gpushare.domain.node import CardCapacity, Node
 from gpushare.domain.placement import (
@@ -25,7 +26,6 @@ from gpushare.domain.placement import (
     find_refusal,
     place,
     schedule,
-    share_whole_cards,
 )
 from gpushare.domain.policies import Policy
 from tests.builders import (
