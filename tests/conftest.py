@@ -39,8 +39,6 @@ CLUSTER_OF = {
     for kind, files in CLUSTERS.items()
     for name in files
 }
-ONE_PLANE = ("tests/contract/test_cluster.py", "tests/testbed_tests/test_testbed.py")
-"""Files that use ``control_plane``, which each process starts for itself."""
 
 LONGEST = (
     "tests/cluster/test_two_control_planes.py",
@@ -193,8 +191,6 @@ class Together(LoadScopeScheduling):
         path = nodeid.partition("::")[0]
         if path in CLUSTER_OF:
             return CLUSTER_OF[path]
-        if path in ONE_PLANE:
-            return ONE_PLANE[0]
         for folder in ("tests/cluster/", "tests/controlplane/"):
             if path.startswith(folder):
                 return folder

@@ -19,7 +19,7 @@ from tests.testbed.kubeadm.appimage import app_version
 from tests.testbed.kubeadm.programs import Programs
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def whole_site(
     cluster_programs: Programs, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
@@ -63,14 +63,14 @@ def claims(driver: None, site: Site) -> Iterator[Site]:
     site.cluster.rest.must("DELETE", TEMPLATES)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def app_image(whole_site: Site, app_archive: Path) -> str:
     """Our own image, as manifests name it; it is on every node."""
     whole_site.cluster.import_image(app_archive)
     return f"gpushare:{app_version()}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bare(
     cluster_programs: Programs,
     app_archive: Path,

@@ -15,7 +15,7 @@ from tests.testbed.kubelet import StandInKubelet
 from tests.testbed.objects import new_namespace, sweep
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def plane(
     binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:

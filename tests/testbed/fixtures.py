@@ -102,7 +102,7 @@ def monitoring_programs(pytestconfig: pytest.Config) -> MonitoringPrograms:
     return _had(pytestconfig, ensure_prometheus_3 if third else ensure_monitoring)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def control_plane(
     binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
