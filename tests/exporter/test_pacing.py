@@ -1,21 +1,42 @@
 """The files by which containers hear how long their launches wait."""
 
+import json
 import os
 import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from uuid import UUID
 
 import pytest
 
 from exporter.pacing import PACE, PaceWriter
+from exporter.run import assemble_exporter, start_exporter
+from exporter.settings import ExporterSettings
 from exporter.snapshot import TelemetrySnapshot
+from exporter.telemetry.base import ProcessesAnswer
 from exporter.usage import UsageBook
 from gpushare.domain.model import PodUID
 from gpushare.kube import names
-from tests.exporter.exporter_data import A, held, owner, owner_pods, processes, use
+from gpushare.kube.cluster import Kind
+from gpusharectl.demo.fakeapi.cluster import Embedded
+from tests.deviceplugin.node_fixture import NODE
+from tests.exporter.exporter_data import (
+    SAMPLES,
+    A,
+    cid,
+    held,
+    owner,
+    owner_pods,
+    processes,
+    use,
+)
 from tests.exporter.exporter_data import snapshot as made_snapshot
 from tests.exporter.owners.test_limit_folders import DRIVER, PRELOAD, RECORD, put
+from tests.exporter.owners.test_procfs import Tree
+from tests.exporter.scripted_telemetry import ScriptedTelemetry
+from tests.testbed.waiting import wait_until
 
 Log = pytest.LogCaptureFixture
 KEY = (A, "uid-a", "main")
@@ -179,3 +200,36 @@ def test_a_record_that_is_cut_short_is_left_out(node: Node) -> None:
     os.truncate(folder.with_name(f"{folder.name}.json"), 9)
     node.busy()
     assert not (folder / PACE).exists()
+
+
+def test_the_exporter_writes_until_it_ends(tmp_path: Path) -> None:
+    """From the driver's figures of two processes to the file, with all its threads."""
+    (tmp_path / "host").mkdir()
+    uids = {name: PodUID(str(UUID(int=ord(name)))) for name in "ab"}
+    cluster = Embedded(new_uid=iter(uids.values()).__next__)
+    tree, telemetry = Tree(tmp_path / "host"), ScriptedTelemetry()
+    telemetry.lists[A] = ProcessesAnswer((use(1, 9, 50), use(2, 9, 50)), SAMPLES)
+    for pid, (name, uid) in enumerate(uids.items(), 1):
+        pod = json.loads(json.dumps(held(name, cores=30)).replace(f"uid-{name}", uid))
+        made = cluster.create(Kind.PODS, pod)
+        running = made | {"status": pod["status"]}
+        cluster.replace(Kind.PODS, running, subresource="status")
+        tree.process(pid, f"0::/kubepods/pod{uid}/{cid(f'{name}/main')}\n")
+        record = replace(RECORD, uid=uid, name=name, ids=(f"1f9c27aa-m{pid}",))
+        folder = put(tmp_path, record, PRELOAD)
+    settings = ExporterSettings(
+        NODE, state_dir=tmp_path, host_root=tree.root, compute="share"
+    )
+    exporter = assemble_exporter(settings, telemetry, cluster)
+    stop = Event()
+    threads = {thread.name: thread for thread in start_exporter(exporter, stop)}
+    try:
+        wait_until((folder / PACE).exists, "a file", 30)
+        first = told(folder)
+        wait_until(lambda: told(folder)[2] > first[2], "a newer one", 30)
+    finally:
+        stop.set()
+        exporter.sampler.wake()
+    writer = threads["pace launches"]
+    writer.join(30)
+    assert not writer.is_alive()
