@@ -23,6 +23,8 @@ SLICE_US = 2 * MS
 TICK_US = 100 * MS
 ROUND_US = MEASURE_EVERY_S * S
 LIBRARY_READS_US = 20 * MS
+OVERSLEPT_US = (50.0, 120.0)
+"""How much longer than asked a thread of Linux sleeps."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ class SimulatedCard:
             process.delay_us = self.written.get(process.container, 0.0)
         since = max(now, process.released_us) if process.program.in_turn else now
         after = since + process.delay_us
+        if process.delay_us:
+            after += self._random.uniform(*OVERSLEPT_US)
         at = min(after, now + LONGEST_US)
         process.released_us = at
         # A launch itself takes some microseconds of the processor.
