@@ -5,10 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.scheduling.inflight import PendingBind, refuse_with_pending
+from extender.scheduling.answers import KeptAnswers, PendingBind, refuse_with_pending
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.eviction.preemption import Victims, choose_victims
-from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import Placement, PodRequest, Refusal
 from gpushare.domain.node import Node

@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import filterfalse, islice, repeat
 from threading import Lock
 
-from extender.scheduling.inflight import (
+from extender.scheduling.answers import (
     ExpectedNodes,
+    FilterAnswer,
+    KeptAnswers,
+    KeptScores,
     PendingBind,
     refuse_with_pending,
 )
@@ -31,7 +34,6 @@ from gpushare.domain.eviction.preemption import (
     choose_victims,
     tries_on_each,
 )
-from gpushare.domain.kept_answers import FilterAnswer, KeptAnswers, KeptScores
 from gpushare.domain.links import add_links
 from gpushare.domain.model import NO_CARDS, NodeName, PodRequest, PodUID, Refusal
 from gpushare.domain.placement import choose_node, find_refusal, place

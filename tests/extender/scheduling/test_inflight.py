@@ -10,9 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.scheduling.inflight import Inflight, PendingBind, refuse_with_pending
+from extender.scheduling.answers import (
+    Inflight,
+    KeptAnswers,
+    PendingBind,
+    refuse_with_pending,
+)
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.kept_answers import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import NodeName, Placement, PodRequest, Reason
 from gpushare.domain.placement import find_refusal, place

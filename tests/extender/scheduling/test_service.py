@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from extender.scheduling.answers import FilterAnswer
 from extender.scheduling.bind import BindOutcome
 from extender.scheduling.service import WaitAllowance, divide_names
 from extender.scheduling.wire import write_filter_reply
 from gpushare.domain.eviction.preemption import Victims
-from gpushare.domain.kept_answers import FilterAnswer
 from gpushare.domain.model import NodeName, PodUID, Reason, Refusal
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, Kind

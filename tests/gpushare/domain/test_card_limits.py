@@ -6,9 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare.domain.card_selector import CardSelector, Limit
-from gpushare.domain.kept_answers import KeptAnswers
-from gpushare.domain.ledger import Ledger
-from gpushare.domain.model import Card, NodeName, PodRequest
+from gpushare.domain.model import PodRequest
 from gpushare.domain.node import Node
 from gpushare.domain.placement import find_refusal, place, schedule
 from gpushare.kube.codec import refusal_text
@@ -109,16 +107,3 @@ def test_a_node_is_chosen_that_has_them() -> None:
     assert (decision.node, decision.cards()) == ("b", ("GPU-1",))
     refused = schedule(wants(request(units=61), models=["Tesla T4"]), pages, FIRST_FIT)
     assert [no.limits for no in refused.values()] == [(Limit.MODELS,), (), ()]
-
-
-def test_kept_answers_tell_wishes_apart() -> None:
-    ledger = Ledger()
-    cards_of_nodes: dict[str, Card] = {"a": P4, "b": T4}
-    for name, only_card in cards_of_nodes.items():
-        ledger.set_cards(NodeName(name), [only_card])
-    fitting = KeptAnswers(ledger)
-    plain = request(units=5)
-    assert fitting.answer(plain, FIRST_FIT).fits == {"a", "b"}
-    for model, name in {"Tesla P4": "a", "Tesla T4": "b"}.items():
-        assert fitting.answer(wants(plain, models=[model]), FIRST_FIT).fits == {name}
-    assert fitting.answer(plain, FIRST_FIT).fits == {"a", "b"}

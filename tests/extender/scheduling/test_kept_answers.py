@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from gpushare.domain import kept_answers
+from extender.scheduling import answers
+from extender.scheduling.answers import KeptAnswers, KeptScores
 from gpushare.domain.card_selector import CardSelector
-from gpushare.domain.kept_answers import KeptAnswers, KeptScores
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.links import with_scores
 from gpushare.domain.model import NodeName, PodRequest, Reason, Refusal
@@ -246,13 +246,13 @@ def ledger() -> Ledger:
 def scored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that were scored, in order."""
     seen: list[str] = []
-    score = kept_answers.score_node
+    score = answers.score_node
 
     def counting(node: Node, policy: Policy) -> int:
         seen.append(node.name)
         return score(node, policy)
 
-    monkeypatch.setattr(kept_answers, "score_node", counting)
+    monkeypatch.setattr(answers, "score_node", counting)
     return seen
 
 
@@ -324,7 +324,7 @@ def test_the_scores_of_few_shapes_are_kept(
     ledger: Ledger, scored: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any pod may ask for a new shape; what was asked last is kept."""
-    monkeypatch.setattr(kept_answers, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(answers, "_MOST_SHAPES", 2)
     scores = KeptScores(ledger)
     for policy in (FIRST_FIT, SPREAD, FIRST_FIT):
         scores.of(policy)
@@ -385,3 +385,16 @@ def test_what_a_new_shape_costs(
 ) -> None:
     """Refusals cost what a fit costs, and nothing costs hundreds of times as much."""
     assert ratio(pending) <= most
+
+
+def test_kept_answers_tell_wishes_apart() -> None:
+    ledger = Ledger()
+    for name, model in {"a": "Tesla P4", "b": "Tesla T4"}.items():
+        ledger.set_cards(NodeName(name), [card(0, 29, model=model)])
+    fitting = KeptAnswers(ledger)
+    plain = request(units=5)
+    assert fitting.answer(plain, FIRST_FIT).fits == {"a", "b"}
+    for model, name in {"Tesla P4": "a", "Tesla T4": "b"}.items():
+        wishing = replace(plain, cards=CardSelector.of(models=[model]))
+        assert fitting.answer(wishing, FIRST_FIT).fits == {name}
+    assert fitting.answer(plain, FIRST_FIT).fits == {"a", "b"}
