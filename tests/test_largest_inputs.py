@@ -18,8 +18,8 @@ from gpushare.informers.nodes import NodeInformer
 from gpushare.kube import names
 from gpushare.kube.cluster import Json, WatchEvent
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.resource_claims.requests import read_card_requests
 from gpusharectl.demo.fakeapi.cluster import Embedded
+from gpusharectl.why.claim_requests import read_card_requests
 from tests.builders import card, node_json
 from tests.work import work
 from webhook.pool import CardPool, read_pool_node

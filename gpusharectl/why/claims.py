@@ -36,15 +36,15 @@ from gpushare.kube.resource_claims.allocated import (
     read_claim_names,
     read_resource_claim,
 )
-from gpushare.kube.resource_claims.requests import (
+from gpushare.kube.resource_claims.templates import read_template_name
+from gpusharectl.output import Data
+from gpusharectl.state.read import ClusterState, list_all
+from gpusharectl.why.claim_requests import (
     CardRequest,
     CardRequests,
     read_card_requests,
     read_class_names,
 )
-from gpushare.kube.resource_claims.templates import read_template_name
-from gpusharectl.output import Data
-from gpusharectl.state.read import ClusterState, list_all
 from gpusharectl.why.explain import FINE, WAITS, PodAnswer
 
 _API = "resource.k8s.io/v1"

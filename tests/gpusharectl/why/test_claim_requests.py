@@ -8,12 +8,12 @@ import pytest
 from gpushare.domain.model import Amount
 from gpushare.kube.cluster import Json
 from gpushare.kube.json_reader import Malformed
-from gpushare.kube.resource_claims.requests import (
+from gpushare.kube.resource_claims.templates import write_template
+from gpusharectl.why.claim_requests import (
     CardRequests,
     read_card_requests,
     read_class_names,
 )
-from gpushare.kube.resource_claims.templates import write_template
 from tests.builders import claim_json
 
 OURS = "device.driver == 'vcuda.baidu.com'"
