@@ -13,6 +13,7 @@ from threading import Event, Lock, Thread
 from werkzeug.wrappers import Request
 
 from exporter.collector import Exposition, Site
+from exporter.cores.pacing import MEASURE_EVERY_S, PaceWriter
 from exporter.http import ExporterPages
 from exporter.kubelet_check import KubeletCheck
 from exporter.overuse import OveruseMonitor
@@ -20,7 +21,6 @@ from exporter.owners.claims import PodsWithResourceClaims, ResourceClaimsFolder
 from exporter.owners.limit_folders import LimitFolders
 from exporter.owners.owner_pods import OwnerPod, OwnerPods, read_owner_pod
 from exporter.owners.procfs import ProcFs
-from exporter.pacing import MEASURE_EVERY_S, PaceWriter
 from exporter.sampler import Sampler, SnapshotStore, XidTallies, groups_read
 from exporter.selection import BadFieldFile, Flags, choose, parse
 from exporter.settings import ExporterSettings

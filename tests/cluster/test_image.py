@@ -125,7 +125,7 @@ def test_the_preload_library_is_in_it(idle: Site, tmp_path: Path) -> None:
 
 
 def test_what_is_installed_is_what_was_locked(idle: Site) -> None:
-    """Each version of requirements/runtime.txt, whole but for the client for asyncio."""
+    """Each version of requirements/runtime.txt, whole, without the asyncio client."""
     program = (
         "import importlib.metadata as m; "
         "print(*[f'{d.name}=={d.version}' for d in m.distributions() "

@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.pace import LONGEST_US, Pace, cap_of, fade, measured_paces, next_pace
+from exporter.cores.pace import (
+    LONGEST_US,
+    Pace,
+    cap_of,
+    fade,
+    measured_paces,
+    next_pace,
+)
 from exporter.usage import ContainerUse, Usage
 from gpushare.domain.model import Amount, CardUUID
+from tests.exporter.cores.simulated_card import MS, Program, SimulatedCard
 from tests.exporter.exporter_data import AT, A
-from tests.exporter.simulated_card import MS, Program, SimulatedCard
 
 Programs = list[tuple[str, Program]]
 CORES = {"a": 30, "b": 70}

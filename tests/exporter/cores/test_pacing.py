@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from exporter.pacing import PACE, PaceWriter
+from exporter.cores.pacing import PACE, PaceWriter
 from exporter.run import assemble_exporter, start_exporter
 from exporter.settings import ExporterSettings
 from exporter.snapshot import TelemetrySnapshot

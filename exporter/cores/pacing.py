@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Event
 
+from exporter.cores.pace import UNKNOWN_AFTER_S, Pace, fade, measured_paces
 from exporter.held import of_container
-from exporter.pace import UNKNOWN_AFTER_S, Pace, fade, measured_paces
 from exporter.snapshot import ProcessRound, TelemetrySnapshot
 from exporter.usage import UsageBook, UseKey
 from gpushare.files import replace_file
