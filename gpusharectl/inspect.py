@@ -44,6 +44,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import click
@@ -58,6 +59,7 @@ from gpusharectl.installer.kube_scheduler.this_host import host_troubles
 from gpusharectl.output import Words, encode, open_console, print_data
 from gpusharectl.state.read import read_state, require_node
 from gpusharectl.state.render import draw_overview, draw_parts
+from gpusharectl.state.scrape import find_not_held
 from gpusharectl.state.view import Overview, build_overview, filter_namespace
 
 _EVERY_S = 5.0
@@ -132,6 +134,8 @@ def inspect(  # noqa: PLR0913
 def _seen(access: Access, namespace: str, node: str) -> Overview:
     state = read_state(access, datetime.now(UTC), whole=True)
     require_node(state, node)
+    not_held = find_not_held(access.objects, state, node)
+    state = replace(state, troubles=(*state.troubles, *not_held))
     seen = build_overview(state, node, host_troubles(state.nodes, HostFiles()))
     return filter_namespace(seen, namespace) if namespace else seen
 

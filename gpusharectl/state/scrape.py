@@ -16,11 +16,13 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from gpushare.kube import facts
+from gpushare.kube import facts, names
+from gpushare.kube.annotations import decode_isolation
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden
 from gpushare.kube.objects import Objects
 from gpusharectl.output import HIDDEN
+from gpusharectl.state.read import ClusterState, Trouble
 
 PROCESSES, MEMORY = "processes", "memory"
 """The groups of metrics that are needed most."""
@@ -291,3 +293,38 @@ def _one(objects: Objects, pod: Json) -> Result:
 
 def _log_of(pod: Json) -> str:
     return f"kubectl -n {facts.SYSTEM} logs {facts.name_of(pod)}"
+
+
+_NO_TIER = ("", "none")
+_SOON_S = 5.0
+"""For all nodes with a tier together: nobody waits longer for what is shown beside."""
+
+
+def find_not_held(
+    objects: Objects, state: ClusterState, node: str = ""
+) -> Iterator[Trouble]:
+    """Report containers that their node's isolation tier does not hold to their share.
+
+    The nodes' exporters are asked, or that of one node. Where none answers in time,
+    nothing is known and nothing reported.
+    """
+    tiers = {
+        facts.name_of(body): decode_isolation(facts.annotation(body, names.CARDS))
+        for body in state.nodes
+        if node in ("", facts.name_of(body))
+    }
+    limited = {name for name, tier in tiers.items() if tier not in _NO_TIER}
+    if not limited:
+        return
+    results = scrape_exporters(objects, state.parts, limited, deadline_s=_SOON_S)
+    for name, result in sorted(results.items()):
+        containers = (
+            result.page.containers if isinstance(result, ExporterAnswer) else ()
+        )
+        for container in containers:
+            if container.held == 0:
+                pod = f"{container.namespace}/{container.pod}"
+                what = f"isolation tier {tiers[name]} does not hold its container "
+                what += f"{container.name} to its share: it can take others' memory"
+                do = "see the event VcudaNotHeld: kubectl describe pod -n "
+                yield Trouble(pod, what, f"{do}{container.namespace} {container.pod}")

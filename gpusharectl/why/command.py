@@ -86,6 +86,7 @@ from gpusharectl.state.read import (
     read_state,
 )
 from gpusharectl.state.render import describe_source
+from gpusharectl.state.scrape import find_not_held
 from gpusharectl.state.troubles import check_quotas
 from gpusharectl.why.claims import ByClaims, explain_claims
 from gpusharectl.why.explain import (
@@ -144,11 +145,14 @@ def why(
         state = read_state(access, datetime.now(UTC))
         claims = explain_claims(access.cluster, access.objects, state, body)
         answer = claims or explain_pod(state, body)
+        troubles: list[Trouble] = []
         if codec.is_ours(body):
-            troubles: list[Trouble] = []
             troubles += check_quotas(read_quotas(access.objects, troubles, place) or ())
-            notes = [f"{trouble.about}: {trouble.what}" for trouble in troubles]
-            answer = replace(answer, of_quotas=notes)
+        notes = [f"{trouble.about}: {trouble.what}" for trouble in troubles]
+        if answer.isolation:
+            not_held = find_not_held(access.objects, state, answer.node)
+            notes += [each.what for each in not_held if each.about == answer.pod]
+        answer = replace(answer, notes=notes)
     if output:
         print_data(encode_answer(answer, state.placements), output)
     else:

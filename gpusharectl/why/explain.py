@@ -63,8 +63,8 @@ class PodAnswer:
     """What every answer has: the pod as the API server has it."""
 
     body: Json
-    of_quotas: Sequence[str] = field(default=(), kw_only=True)
-    """Sentences about the ResourceQuotas of its namespace."""
+    notes: Sequence[str] = field(default=(), kw_only=True)
+    """Sentences about its namespace's ResourceQuotas, and containers not held."""
 
     @property
     def pod(self) -> str:
@@ -83,12 +83,12 @@ class PodAnswer:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Sentences about what has no meaning in it and in its quotas."""
+        """Sentences about what is wrong with it, its quotas and its isolation."""
         of_pod = (
             *find_unknown_annotations(self.body),
             *codec.find_untranslated_mib(self.body),
         )
-        return [*of_pod, *self.of_quotas]
+        return [*of_pod, *self.notes]
 
     @property
     def isolation(self) -> str:

@@ -15,11 +15,21 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from gpushare.addresses import LOOPBACK
+from gpushare.kube import names
+from gpushare.kube.annotations import encode_cards
+from gpushare.kube.apiserver.api import ApiObjects
+from gpushare.kube.cluster import Kind
 from gpushare.kube.errors import ClusterError, Forbidden, Unavailable
 from gpusharectl.access import reached
 from gpusharectl.commands import for_kubectl, main
-from tests.gpusharectl.cluster_states import A, B
+from gpusharectl.demo.api_server import ApiServerOnLoopback
+from gpusharectl.demo.fakeapi.cluster import Embedded
+from tests.builders import bound_json, card, placement
+from tests.gpusharectl.cluster_states import A, B, node_of
+from tests.gpusharectl.conftest import put
+from tests.gpusharectl.exporter_pages import Shown, Use, page
 from tests.gpusharectl.terminal import Terminal, kubeconfig_for
+from tests.gpusharectl.top_states import exporter
 
 WITHOUT_CODES = {"demo", "host-clean", "host-scheduler"}
 
@@ -267,3 +277,40 @@ def test_both_names_work(
         main.run()
     usage = f"Usage: {name.replace('-', ' ')} why"
     assert capsys.readouterr().out.startswith(usage)
+
+
+def test_a_container_that_is_not_held(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """``inspect`` and ``why`` ask the exporters of nodes with a tier, and no others."""
+    made, asked = Embedded(), list[str]()
+    for name, tier in {"limited": "preload", "free": "none"}.items():
+        cards = encode_cards([card(0, uuid=name)], tier)
+        body = node_of(name, card(0), annotations={names.CARDS: cards})
+        made.create(Kind.NODES, body)
+        put(made, bound_json(placement(f"on-{name}", name, 4, 1, node=name)))
+        put(made, exporter(name))
+    tiered = {"metadata": {"annotations": {names.ISOLATION: "preload"}}}
+    made.patch(Kind.PODS, "default", "on-limited", tiered)
+    answer = page(Shown("limited", uses=(Use("on-limited", held=0),)))
+
+    def fetch(_: ApiObjects, namespace: str, pod: str, port: int, path: str) -> bytes:
+        asked.append(pod)
+        return answer
+
+    monkeypatch.setattr(ApiObjects, "fetch", fetch)
+    what = "isolation tier preload does not hold its container main to its share"
+    with ApiServerOnLoopback(made) as server:
+        config = str(server.kubeconfig(tmp_path / "kubeconfig"))
+        shown = ran(config, "inspect", "-o", "json").stdout
+        told = {each["about"]: each for each in orjson.loads(shown)["warnings"]}
+        assert what in told["default/on-limited"]["what"]
+        end = "kubectl describe pod -n default on-limited"
+        assert told["default/on-limited"]["do"].endswith(end)
+        explained = orjson.loads(ran(config, "why", "on-limited", "-o", "json").stdout)
+        assert [what in each for each in explained["warnings"]] == [True]
+        assert set(asked) == {"gpushare-exporter-limited"}
+        answer = page(Shown("limited", uses=(Use("on-limited", held=1),)))
+        assert what not in ran(config, "inspect", "-o", "json").stdout
+        explained = orjson.loads(ran(config, "why", "on-limited", "-o", "json").stdout)
+        assert explained["warnings"] == []

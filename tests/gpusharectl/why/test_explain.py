@@ -329,7 +329,7 @@ def test_words_on_quotas_are_notes() -> None:
     for units in (40, 4):
         pod = asking(units=units)
         seen = cluster_state([node_of("n", card())], [pod])
-        answer = replace(explain_pod(seen, pod), of_quotas=[note])
+        answer = replace(explain_pod(seen, pod), notes=[note])
         text = drawn(partial(draw_answer, answer=answer, state=seen))
         assert f"Note: {note}" in " ".join(text.split())
         assert encode_answer(answer, seen.placements)["warnings"] == [note]
