@@ -82,7 +82,6 @@ class Fresh(Site):
         wait_until(
             lambda: self.everything().keys() - objects.keys(),
             "nothing left over",
-            30,
             accept=lambda more: not more,
         )
         return self.everything()

@@ -110,7 +110,7 @@ class Gpus:
             f"{self._own} cores and units on {self.node.name}",
             60,
         )
-        wait_until(self._published, "the cards' annotation", 30)
+        wait_until(self._published, "the cards' annotation")
 
     def _wait_registered(self) -> None:
         """Wait for this process's two lines; a failure shows what it has said."""

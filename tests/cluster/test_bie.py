@@ -60,12 +60,12 @@ def test_baetyl_is_told_of_the_cards(
         lambda: ready(site, "nvidia"), "the pod with the driver to be ready", 120
     )
     idle = node(0, 0)
-    wait_until(lambda: collected(site, pod), "both cards", 60, accept=idle.__eq__)
+    wait_until(lambda: collected(site, pod), "both cards", accept=idle.__eq__)
     gpus.driver.change(0, used_mib=761)
     used = node(761, 0)
-    wait_until(lambda: collected(site, pod), "their use", 60, accept=used.__eq__)
+    wait_until(lambda: collected(site, pod), "their use", accept=used.__eq__)
     gpus.driver.change(0, used_mib=0)
-    wait_until(lambda: collected(site, pod), "both again", 60, accept=idle.__eq__)
+    wait_until(lambda: collected(site, pod), "both again", accept=idle.__eq__)
 
 
 def ready(site: Site, runtime: str | None = None) -> Json | None:

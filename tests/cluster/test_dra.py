@@ -327,18 +327,18 @@ def test_health_and_the_end_while_dra_is_off(claims: Site) -> None:
         wait_until(lambda name=name: health(claims, name) == well, f"{name}'s health")
     (sick,) = claims.visible("ai-1")
     gpus.driver.xid(sick, 79)
-    wait_until(lambda: health(claims, "ai-1")[0][0] == "Unhealthy", "the fault", 30)
+    wait_until(lambda: health(claims, "ai-1")[0][0] == "Unhealthy", "the fault")
     assert "XID 79" in health(claims, "ai-1")[0][1]
     assert health(claims, "ai-2") == well
     claims.kubectl("annotate", "node", "cp", f"baidu.com/vcuda-clear={sick}")
-    wait_until(lambda: health(claims, "ai-1") == well, "it to be well again", 30)
+    wait_until(lambda: health(claims, "ai-1") == well, "it to be well again")
 
     on = gpus.settings
     gpus.stop()
     gpus.settings = {**on, "DRA": "off"}
     try:
         gpus.start()
-        wait_until(lambda: not slices(claims), "the slices to go", 30)
+        wait_until(lambda: not slices(claims), "the slices to go")
         claims.kubectl("delete", "pod", *pods)
         nothing_prepared(claims)
     finally:

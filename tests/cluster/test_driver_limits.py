@@ -104,7 +104,6 @@ def test_cgroup_v1(site: Site, hook: Path) -> None:
             [found] = wait_until(
                 lambda: site.cards("cp"),
                 "the card to be held back",
-                30,
                 accept=lambda cards: not any(one["healthy"] for one in cards),
             )
             assert "the node has cgroup v1" in found["reason"]

@@ -26,7 +26,7 @@ def served(whole_site: Site) -> Iterator[Objects]:
     whole_site.create(pod(NAME, container(script=SCRIPT)))
     whole_site.wait_running(NAME)
     objects = ApiObjects.connect(str(whole_site.cluster.kubeconfig))
-    wait_until(lambda: answers(objects), "the pod's server", 60)
+    wait_until(lambda: answers(objects), "the pod's server")
     yield objects
     objects.close()
     whole_site.clear()

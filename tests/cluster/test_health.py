@@ -25,7 +25,7 @@ def gpus(site: Site) -> Iterator[Gpus]:
     yield found
     annotate(site, f"baidu.com/vcuda-clear={FIRST}", "baidu.com/vcuda-cordon-")
     found.driver.find(FIRST)
-    wait_until(lambda: site.allocatable("cp") == (200, 58), "both cards", 60)
+    wait_until(lambda: site.allocatable("cp") == (200, 58), "both cards")
 
 
 def annotate(site: Site, *words: str) -> None:
@@ -50,23 +50,23 @@ def restarts(site: Site) -> int:
 def test_hardware_fault(site: Site, gpus: Gpus) -> None:
     """XID 79: sick until an operator clears it; a program's own fault is nothing."""
     gpus.driver.xid(FIRST, 31)
-    wait_until(lambda: "a program caused a fault" in gpus.log, "XID 31 in the log", 30)
+    wait_until(lambda: "a program caused a fault" in gpus.log, "XID 31 in the log")
     gpus.driver.xid(FIRST, 79)
-    wait_until(lambda: site.allocatable("cp") == (100, 29), "one card less", 30)
+    wait_until(lambda: site.allocatable("cp") == (100, 29), "one card less")
     # kubelet may hear of it before the annotation is written.
     sick = {FIRST: False, SECOND: True}
-    wait_until(lambda: healthy(site) == sick, "the annotation", 30)
+    wait_until(lambda: healthy(site) == sick, "the annotation")
     assert card_of_new_pod(site, "new") == SECOND
     assert site.phase("old") == "Running"
     assert restarts(site) == 0
     gpus.stop()
     gpus.start(wait=False)
-    wait_until(lambda: "card is sick" in gpus.log, "the restarted plugin to know", 30)
-    wait_until(lambda: site.allocatable("cp") == (100, 29), "one card less", 60)
+    wait_until(lambda: "card is sick" in gpus.log, "the restarted plugin to know")
+    wait_until(lambda: site.allocatable("cp") == (100, 29), "one card less")
     annotate(site, f"baidu.com/vcuda-clear={FIRST}")
-    wait_until(lambda: site.allocatable("cp") == (200, 58), "both cards", 60)
+    wait_until(lambda: site.allocatable("cp") == (200, 58), "both cards")
     annotations = site.get("node", "cp")["metadata"]["annotations"]
-    wait_until(lambda: healthy(site)[FIRST], "the annotation", 30)
+    wait_until(lambda: healthy(site)[FIRST], "the annotation")
     assert "baidu.com/vcuda-placement" not in annotations
     wait_until(
         lambda: (
@@ -74,7 +74,6 @@ def test_hardware_fault(site: Site, gpus: Gpus) -> None:
             not in site.get("node", "cp")["metadata"]["annotations"]
         ),
         "the order to be taken off",
-        30,
     )
     assert card_of_new_pod(site, "newer") == FIRST
 
@@ -82,11 +81,11 @@ def test_hardware_fault(site: Site, gpus: Gpus) -> None:
 def test_lost_card_comes_back(site: Site, gpus: Gpus) -> None:
     """A card off the bus is sick, and well again after three good readings."""
     gpus.driver.lose(FIRST)
-    wait_until(lambda: site.allocatable("cp") == (100, 29), "one card less", 60)
+    wait_until(lambda: site.allocatable("cp") == (100, 29), "one card less")
     assert card_of_new_pod(site, "new") == SECOND
     gpus.driver.find(FIRST)
-    wait_until(lambda: site.allocatable("cp") == (200, 58), "both cards", 60)
-    wait_until(lambda: healthy(site)[FIRST], "the annotation", 30)
+    wait_until(lambda: site.allocatable("cp") == (200, 58), "both cards")
+    wait_until(lambda: healthy(site)[FIRST], "the annotation")
     assert card_of_new_pod(site, "newer") == FIRST
     assert site.phase("old") == "Running"
 

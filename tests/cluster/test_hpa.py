@@ -58,7 +58,7 @@ def registered(cluster: Cluster, api: MetricsApi, folder: Path) -> Iterator[None
         try:
             for path, body in made:
                 cluster.rest.must("POST", path, body)
-            wait_until(lambda: _available(cluster.rest), "the API of metrics", 60)
+            wait_until(lambda: _available(cluster.rest), "the API of metrics")
             yield
         finally:
             for path, body in reversed(made):
@@ -264,7 +264,7 @@ def test_the_service_scales_by_its_use_of_the_card(scaled: Scaled, site: Site) -
     two = scaled.wait_pods(2)
     assert scaled.load(23) == [12, 11]
     shares = {str(pod["metadata"]["name"]): 12 - n for n, pod in enumerate(two)}
-    wait_until(lambda: scaled.seen(SM_UTIL), "shares", 60, accept=shares.__eq__)
+    wait_until(lambda: scaled.seen(SM_UTIL), "shares", accept=shares.__eq__)
     # The average of both is well below: two are enough, and both are needed.
     scaled.wait_row("11500m/20", 2)
     assert asked(site, f"namespaces/default/pods/*/{SM_UTIL}") == {
@@ -275,12 +275,12 @@ def test_the_service_scales_by_its_use_of_the_card(scaled: Scaled, site: Site) -
     scaled.wait_row("0/20", 1)
     (left,) = scaled.wait_pods(1)
     one = str(left["metadata"]["name"])
-    wait_until(lambda: scaled.seen(SM_UTIL), "one pod", 60, accept={one: 0}.__eq__)
+    wait_until(lambda: scaled.seen(SM_UTIL), "one pod", accept={one: 0}.__eq__)
 
 
 def use_is_the_pods(scaled: Scaled, name: str) -> None:
     """What a container's process uses is told of its pod, by its real cgroup."""
-    wait_until(lambda: scaled.seen(MEM_USED), "use", 60, accept={name: USED_MIB}.__eq__)
+    wait_until(lambda: scaled.seen(MEM_USED), "use", accept={name: USED_MIB}.__eq__)
     assert scaled.seen(SM_UTIL) == {name: 0}
     (sample,) = scaled.prometheus.query(f'{MEM_USED}{{PodName!=""}}')
     told = ("NodeName", "NamespaceName", "PodName", "ContainerName", "UUID")

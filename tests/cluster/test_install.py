@@ -217,7 +217,7 @@ def test_every_right_is_used_and_none_is_missing(host: Fresh) -> None:
     host.create(pod("too-much", container("main", 10, 1), nodeName="cp"))
     host.kubectl("label", "namespace", "default", f"{FREE}-")
     host.wait_running("by-hand")
-    wait_until(lambda: host.phase("too-much") == "Failed", "the denial", 60)
+    wait_until(lambda: host.phase("too-much") == "Failed", "the denial")
     host.create(pod("urgent", container("main", 25, 1), priorityClassName="urgent"))
     host.wait_running("urgent")
     for account in (EXTENDER, PLUGIN):
@@ -358,14 +358,14 @@ def test_isolation_and_back(host: Fresh) -> None:
     host.must("install", "--nodes", "cp", "--yes", "--isolation", "preload")
     has_the_library(host)
     host.must("install", "--nodes", "cp", "--yes", "--isolation", "none")
-    wait_until(lambda: host.allocatable("cp"), "cards", 30, accept=(200, 58).__eq__)
+    wait_until(lambda: host.allocatable("cp"), "cards", accept=(200, 58).__eq__)
     assert tier(host) == "none"
     assert {name: running(host, name) for name in APPS} == held
 
 
 def has_the_library(host: Fresh) -> None:
     """A new pod's container has the image's own, and its limit."""
-    wait_until(lambda: host.allocatable("cp"), "cards", 30, accept=(200, 58).__eq__)
+    wait_until(lambda: host.allocatable("cp"), "cards", accept=(200, 58).__eq__)
     assert tier(host) == "preload"
     host.create(pod("counted", container("main", 4, 1)))
     host.wait_running("counted")
@@ -424,7 +424,7 @@ def without_claims(host: Fresh) -> None:
     rest = host.cluster.rest
     for left in (CLAIMS, TEMPLATES):
         rest.must("DELETE", left)
-    wait_until(lambda: not rest.must("GET", CLAIMS)["items"], "no claims", 60)
+    wait_until(lambda: not rest.must("GET", CLAIMS)["items"], "no claims")
 
 
 def test_with_monitoring(host: Fresh) -> None:
@@ -446,7 +446,7 @@ def test_with_monitoring(host: Fresh) -> None:
     process = process_of(host.cluster.nodes["cp"], first)
     host.drivers["cp"].process(uuid, process, mib=512)
     used = {**dict.fromkeys(promised, 0), name: 512}
-    wait_until(lambda: by_pod(host, USED, EDGE), "use", 60, accept=used.__eq__)
+    wait_until(lambda: by_pod(host, USED, EDGE), "use", accept=used.__eq__)
     top = json.loads(host.must("top", "-o", "json"))
     shown = [one for one in top["pods"] if one["namespace"] == EDGE]
     assert {one["name"]: one["used_mib"] for one in shown} == used

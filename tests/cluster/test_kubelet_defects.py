@@ -53,7 +53,7 @@ def end_slowly(site: Site, name: str) -> None:
 
 def list_after_the_end(site: Site, kubelet: PodResources, name: str) -> None:
     """What makes kubelet forget: a pod ends, and then somebody lists."""
-    wait_until(lambda: not site.phase(name), f"the end of {name}", 60)
+    wait_until(lambda: not site.phase(name), f"the end of {name}")
     kubelet.list(5)
 
 
@@ -66,7 +66,7 @@ def naive(site: Site) -> Iterator[FakePlugin]:
     with plugin.served():
         plugin.register()
         plugin.offer(*(f"s{number:02}" for number in range(20)))
-        wait_until(lambda: allocatable(site, SLOW) == 20, "20 slow devices", 60)
+        wait_until(lambda: allocatable(site, SLOW) == 20, "20 slow devices")
         yield plugin
 
 
@@ -88,7 +88,7 @@ def test_ids_in_flight_are_forgotten(site: Site, naive: FakePlugin) -> None:
     site.wait_running("second")
     naive.during = lambda call: None
     site.create(asks_slow("third", 5))
-    wait_until(lambda: len(offered(naive)) == 3, "the third's turn", 60)
+    wait_until(lambda: len(offered(naive)) == 3, "the third's turn")
     taken = [ids for call, ids in naive.calls if call == "allocate"][1]
     again = set(offered(naive)[-1]) & set(taken)
     assert again == set(taken), "kubelet has mended it: our guard is still right"
@@ -119,7 +119,7 @@ class Ours:
     def wait_refused(self) -> None:
         """Wait for the next start that is refused."""
         before = self._refused()
-        wait_until(lambda: self._refused() > before, "a retry", 60)
+        wait_until(lambda: self._refused() > before, "a retry")
 
     def _refused(self) -> float:
         return sum(
@@ -151,7 +151,7 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
     gpus.stop()
     ours = Ours(site, tmp_path)
     with ours.serving() as made:
-        wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units", 60)
+        wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units")
         real = made.parts.device_chooser.allocate
         kubelet = made.reporter.occupancy.resources
         prefer = made.parts.device_chooser.prefer
@@ -181,7 +181,7 @@ def test_ids_of_another_pod_are_refused(site: Site, tmp_path: Path) -> None:
 
         made.parts.device_chooser.prefer = doubled  # type: ignore[method-assign]
         site.create(pod("third", container("main", 5, 1)))
-        wait_until(lambda: site.phase("third") == "Failed", "the refusal", 60)
+        wait_until(lambda: site.phase("third") == "Failed", "the refusal")
         assert any(offers), "kubelet has mended it: then this test may go"
         message = site.get("pod", "third")["status"]["message"]
         assert "default/second holds" in message
@@ -198,7 +198,7 @@ def test_a_pod_that_may_not_start_is_not_reported(site: Site, tmp_path: Path) ->
     gpus.stop()
     ours = Ours(site, tmp_path)
     with ours.serving() as made:
-        wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units", 60)
+        wait_until(lambda: site.allocatable("cp") == (200, 58), "58 units")
         first, second = (card.uuid for card in made.parts.offer.cards.all)
         published = {first, second}
         wait_until(
@@ -214,7 +214,7 @@ def test_a_pod_that_may_not_start_is_not_reported(site: Site, tmp_path: Path) ->
         limited = pod("limited", container("main", 20, 1))
         limited["metadata"]["annotations"] = {"baidu.com/vcuda-uuids": first}
         site.create(limited)
-        wait_until(lambda: "excluded by" in site.why_waiting("limited"), "it", 60)
+        wait_until(lambda: "excluded by" in site.why_waiting("limited"), "it")
         made.reporter.catch_up()
         # kubelet tries again after ten seconds.
         ours.wait_refused()
@@ -237,17 +237,17 @@ def test_overlapping_registration(site: Site) -> None:
         with older.served():
             older.register()
             older.offer("s00", "s01")
-            wait_until(lambda: allocatable(site, SLOW) == 2, "two devices", 60)
+            wait_until(lambda: allocatable(site, SLOW) == 2, "two devices")
             newer.register()
             newer.offer("s00", "s01", "s02")
-            wait_until(lambda: allocatable(site, SLOW) == 3, "three devices", 60)
+            wait_until(lambda: allocatable(site, SLOW) == 3, "three devices")
         if numbers(chosen(os.environ)) >= (1, 37):
             newer.offer("s00", "s01", "s02", "s03")
-            wait_until(lambda: allocatable(site, SLOW) == 4, "four devices", 60)
+            wait_until(lambda: allocatable(site, SLOW) == 4, "four devices")
             assert not newer.gone.is_set()
             return
-        wait_until(newer.gone.is_set, "kubelet to drop the newer one", 60)
-        wait_until(lambda: allocatable(site, SLOW) == 0, "no device", 60)
+        wait_until(newer.gone.is_set, "kubelet to drop the newer one")
+        wait_until(lambda: allocatable(site, SLOW) == 0, "no device")
 
 
 def test_ours_never_overlap(site: Site) -> None:
@@ -259,7 +259,7 @@ def test_ours_never_overlap(site: Site) -> None:
     before = gpus.log.count("INFO    registered")
     gpus.settings["LISTEN"] = "0.0.0.0:39996"
     gpus.start(wait=False)
-    wait_until(lambda: "another device plugin runs" in gpus.log, "it to wait", 30)
+    wait_until(lambda: "another device plugin runs" in gpus.log, "it to wait")
     assert gpus.log.count("INFO    registered") == before
     first.kill()
     wait_until(
@@ -292,7 +292,6 @@ def test_a_pod_that_runs_without_devices(site: Site, checkpoint: str | None) -> 
     wait_until(
         lambda: kubelet.list(5).pods.get(("default", "old")) == {"main": {}},
         "the old pod without devices",
-        30,
     )
     kubelet.close()
 
@@ -318,7 +317,7 @@ def static_pod(site: Site, body: Json) -> Iterator[None]:
         yield
     finally:
         node.path(STATIC).unlink()
-        wait_until(lambda: not site.phase(name), "its end", 60)
+        wait_until(lambda: not site.phase(name), "its end")
 
 
 def test_channel_to_a_dead_kubelet_is_no_trouble(site: Site) -> None:
@@ -338,7 +337,7 @@ def test_channel_to_a_dead_kubelet_is_no_trouble(site: Site) -> None:
             return False
         return True
 
-    wait_until(answers, "kubelet to answer", 30)
+    wait_until(answers, "kubelet to answer")
     kubelet.close()
     # What ended pods held is not free to those that kubelet finds as it starts: the
     # next test's pods have to come later.

@@ -71,6 +71,5 @@ def wait_healthy(site: Site, wanted: dict[StubInstance, bool]) -> None:
     wait_until(
         lambda: {one["uuid"]: one["healthy"] for one in site.cards("cp")},
         f"health {by_uuid}",
-        30,
         accept=by_uuid.__eq__,
     )

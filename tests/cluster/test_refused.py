@@ -46,7 +46,7 @@ def test_impossible_placement(site: Site, card: str, units: int, words: str) -> 
     site.gpus["cp"].set_cards(CARDS)
     site.create(pod("bad", container("main", units, 1), schedulerName="nobody"))
     bind(site, "bad", card, units)
-    wait_until(lambda: site.phase("bad") == "Failed", "the denial", 60)
+    wait_until(lambda: site.phase("bad") == "Failed", "the denial")
     wait_until(
         lambda: any(words in event["message"] for event in site.events("bad")),
         "the event",

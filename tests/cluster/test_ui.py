@@ -57,8 +57,7 @@ def opened(host: Fresh, folder: Path, *words: str) -> Iterator[str]:
         found = re.search(r"http://127\.0\.0\.1:\S+/ui", started.log.read_text())
         assert found, started.log_tail()
         yield found[0]
-        # It ends with the answers under way: they are the cluster's, which may be busy.
-        started.stop(timeout_s=60)
+        started.stop()
         assert started.popen.returncode == 0, started.log_tail()
     finally:
         launcher.end_all()

@@ -30,7 +30,7 @@ def test_node_named_by_hand(site: Site) -> None:
     assert [share["card"] for share in found["shares"]] == [CARDS[1].uuid]
 
     site.create(pod("too-much", container("main", 10, 1), nodeName="cp"))
-    wait_until(lambda: site.phase("too-much") == "Failed", "the denial", 60)
+    wait_until(lambda: site.phase("too-much") == "Failed", "the denial")
     status = site.get("pod", "too-much")["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
     assert "Insufficient baidu.com/vcuda-memory on one card" in status["message"]
@@ -40,7 +40,7 @@ def test_node_named_by_hand(site: Site) -> None:
     )
     # The extender has heard of it: 9 units are left on each card, and not 20.
     site.create(pod("late", container("main", 12, 1)))
-    wait_until(lambda: site.events("late"), "the refusal", 60)
+    wait_until(lambda: site.events("late"), "the refusal")
     assert site.phase("late") == "Pending"
     assert within_capacity(site)
 
@@ -75,9 +75,9 @@ def test_the_plugin_cannot_reach_the_api_server(site: Site, tmp_path: Path) -> N
         assert "going on without the API server" in gpus.log
         site.create(limited)
         silent = "the API server does not say which cards the pod may have"
-        wait_until(lambda: silent in site.why_waiting("limited"), "it to wait", 60)
+        wait_until(lambda: silent in site.why_waiting("limited"), "it to wait")
         site.create(pod("ordinary", container("main", 20, 1)))
-        wait_until(lambda: silent in site.why_waiting("ordinary"), "it to wait", 60)
+        wait_until(lambda: silent in site.why_waiting("ordinary"), "it to wait")
         node.write(MANIFEST, json.dumps(static))
         forward = None
         try:
@@ -97,7 +97,7 @@ def test_the_plugin_cannot_reach_the_api_server(site: Site, tmp_path: Path) -> N
             if forward is not None:
                 forward.kill()
             node.path(MANIFEST).unlink()
-            wait_until(lambda: not site.phase("static-cp"), "its end", 60)
+            wait_until(lambda: not site.phase("static-cp"), "its end")
 
 
 def test_static_pod(site: Site) -> None:
@@ -116,7 +116,7 @@ def test_static_pod(site: Site) -> None:
             found = site.placement(site.get("pod", "static-cp"))
             return found is not None and found["shares"][0]["card"] == seen[0]
 
-        wait_until(told, "the actual placement", 60)
+        wait_until(told, "the actual placement")
         other = pod("other", container("main", 20, 1))
         site.create(other)
         site.wait_running("other")
@@ -124,4 +124,4 @@ def test_static_pod(site: Site) -> None:
         assert within_capacity(site)
     finally:
         node.path(MANIFEST).unlink()
-        wait_until(lambda: not site.phase("static-cp"), "its end", 60)
+        wait_until(lambda: not site.phase("static-cp"), "its end")

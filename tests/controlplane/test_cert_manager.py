@@ -286,8 +286,8 @@ def stand(site: Site) -> None:
     # Without an address of the cluster, the API server connects to this name itself.
     there = {"type": "ExternalName", "externalName": HOST, "clusterIP": None}
     site.objects.merge(SERVICE, {"spec": {**there, "clusterIPs": None}})
-    wait_until(lambda: site.ready(AUTHORITY, CERTIFICATE), "Certificates", 60)
-    wait_until(site.injected, "caBundle", 60)
+    wait_until(lambda: site.ready(AUTHORITY, CERTIFICATE), "Certificates")
+    wait_until(site.injected, "caBundle")
     site.mount()
     site.gate.webhook.start()
     site.gate.wait_standing()
@@ -315,7 +315,7 @@ def test_it_is_renewed_by_the_clock(site: Site) -> None:
         site.objects.delete(SECRET)
         for _ in range(3):
             old = site.shown().serial_number
-            wait_until(lambda old=old: site.serial() not in (0, old), "renewal", 60)
+            wait_until(lambda old=old: site.serial() not in (0, old), "renewal")
             assert site.shown().serial_number == old
             site.asked_anew()
             site.served(site.mount())
@@ -329,13 +329,13 @@ def test_the_authority_is_renewed_without_a_gap(site: Site) -> None:
         old, leaf, bundle = site.serial(SECRETS[1]), site.serial(), site.bundle()
         key = site.secret(SECRETS[1])["tls.key"]
         site.renew(AUTHORITY)
-        wait_until(lambda: site.serial(SECRETS[1]) != old, "new authority", 60)
+        wait_until(lambda: site.serial(SECRETS[1]) != old, "new authority")
         wait_until(lambda: site.ready(AUTHORITY), "new authority to be ready")
         assert site.secret(SECRETS[1])["tls.key"] == key
         assert (site.serial(), site.bundle()) == (leaf, bundle)
         site.renew(CERTIFICATE)
-        wait_until(lambda: site.serial() != leaf, "its certificate", 60)
-        wait_until(site.injected, "new authority to be trusted", 60)
+        wait_until(lambda: site.serial() != leaf, "its certificate")
+        wait_until(site.injected, "new authority to be trusted")
         assert site.bundle() != bundle
         site.asked_anew()
         site.served(site.mount())
@@ -388,7 +388,7 @@ def another_certificate(objects: Objects) -> Iterator[None]:
         objects.create(body)
     refs = [Ref.of(body) for body in made]
     ready = partial(objects.get, refs[1])
-    wait_until(lambda: conditions(ready()).get("Ready") == "True", "another one", 60)
+    wait_until(lambda: conditions(ready()).get("Ready") == "True", "another one")
     yield
     for ref in (*reversed(refs), Ref("v1", "Secret", "another", SYSTEM)):
         objects.delete(ref)

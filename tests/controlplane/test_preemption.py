@@ -91,10 +91,10 @@ def test_nominated_pods_card_is_not_stolen(world: World) -> None:
     vip = world.post("vip", 12, 1, priority_class="p100")
     wait_until(lambda: not read_pod(world.rest, tenants["a1"]), "end of a1")
     wait_until(lambda: terminating(world, tenants["a2"]), "deletion of a2")
-    wait_until(lambda: nomination(world, vip), "nomination", 10)
+    wait_until(lambda: nomination(world, vip), "nomination")
     tried = world.attempts()
     world.delete(leaver)
-    wait_until(lambda: world.attempts() > tried, "another attempt", 10)
+    wait_until(lambda: world.attempts() > tried, "another attempt")
     wait_until(
         lambda: leaver["metadata"]["uid"] not in world.known_pods(),
         "the extender to know of its end",

@@ -154,12 +154,12 @@ def test_the_leader_changes(hosts: Hosts) -> None:
     wait_until(lambda: second.world.known_nodes() >= {*NODES}, "both nodes")
     with corrected(first) as seen:
         hosts.post_some("early")
-        wait_until(lambda: decided(first.world), "the first host to decide", 60)
+        wait_until(lambda: decided(first.world), "the first host to decide")
         before = hosts.lead
         hosts.stop_scheduler(first)
-        wait_until(lambda: hosts.lead not in {"", before}, "another leader", 60)
+        wait_until(lambda: hosts.lead not in {"", before}, "another leader")
         hosts.post_some("amid")
-        wait_until(lambda: decided(second.world), "the second host to decide", 60)
+        wait_until(lambda: decided(second.world), "the second host to decide")
         with hosts.another_scheduler(first):
             hosts.kill(second)
             hosts.post_some("late")

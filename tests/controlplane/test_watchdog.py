@@ -122,9 +122,9 @@ class Watched:
 
     def wait_reported(self, patrol: OveruseMonitor) -> None:
         """Wait for a report, and ten rounds more in which nothing else may come."""
-        wait_until(lambda: patrol.tally().reports, "a report", 60)
+        wait_until(lambda: patrol.tally().reports, "a report")
         rounds = self.rounds
-        wait_until(lambda: self.rounds > rounds + 10, "some more rounds", 60)
+        wait_until(lambda: self.rounds > rounds + 10, "some more rounds")
 
     def events(self) -> list[Json]:
         found = self.plane.rest.must("GET", f"/api/v1/namespaces/{self.space}/events")
@@ -181,7 +181,7 @@ def watched(
             one = current.find(made.uid) if current else None
             return one is not None and bool(one.containers) and bool(one.shares())
 
-        wait_until(told, "the watch to tell of the pod", 60)
+        wait_until(told, "the watch to tell of the pod")
         yield made
         # A watch looks up at each word: so its thread sees that it is to stop.
         stop.set()
@@ -222,8 +222,8 @@ def test_a_pod_over_its_share_is_evicted(plane: ControlPlane, space: str) -> Non
         watched(plane, space, ["exporter-evict"]) as found,
         found.patrol("evict") as patrol,
     ):
-        wait_until(lambda: not found.is_there(), "the pod to be evicted", 60)
-        wait_until(lambda: patrol.tally().evictions, "the count", 60)
+        wait_until(lambda: not found.is_there(), "the pod to be evicted")
+        wait_until(lambda: patrol.tally().evictions, "the count")
         assert patrol.tally() == OveruseTally(reports=1, evictions=1)
 
 
@@ -239,6 +239,6 @@ def test_a_budget_keeps_the_pod(
             assert found.is_there()
         found.budget(1)
         with found.patrol("evict") as patrol:
-            wait_until(lambda: not found.is_there(), "the pod to be evicted", 60)
+            wait_until(lambda: not found.is_there(), "the pod to be evicted")
     refused = [record for record in caplog.records if "refused" in record.message]
     assert ["Throttled" in record.because for record in refused] == [True]  # type: ignore[attr-defined]

@@ -90,4 +90,4 @@ def test_a_new_authority_without_a_gap(gate: Gate) -> None:
 def settled(gate: Gate) -> None:
     """Wait until the API server has asked often since."""
     before = gate.reviews()["admit"]
-    wait_until(lambda: gate.reviews()["admit"] > before + 50, "more reviews", 60)
+    wait_until(lambda: gate.reviews()["admit"] > before + 50, "more reviews")

@@ -142,7 +142,7 @@ class World:
         (card,) = verdict.cards
         return card
 
-    def verdict(self, a_pod: Json, timeout_s: float = 30.0) -> Verdict:
+    def verdict(self, a_pod: Json, timeout_s: float = 120.0) -> Verdict:
         """Wait until kube-scheduler has bound the pod or said why it cannot."""
         name = a_pod["metadata"]["name"]
         return wait_until(
@@ -152,7 +152,7 @@ class World:
             accept=_is_final,
         )
 
-    def bound(self, a_pod: Json, timeout_s: float = 30.0) -> Verdict:
+    def bound(self, a_pod: Json, timeout_s: float = 120.0) -> Verdict:
         """Wait until the pod is bound, however often it was refused before."""
         bound = wait_until(
             lambda: read_pod(self.rest, a_pod),

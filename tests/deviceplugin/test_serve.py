@@ -284,5 +284,5 @@ def test_a_second_one_waits(node: Node) -> None:
             first._process.send_signal(signal.SIGKILL)
             status_of(first)
             registered = " registered "
-            wait_until(lambda: node.words().count(registered) == 2, "both of them", 60)
+            wait_until(lambda: node.words().count(registered) == 2, "both of them")
             node.wait_registered()

@@ -227,7 +227,7 @@ def prometheus(
             # Two scrapes, or nothing has a rate.
             made.wait_scraped()
             made.wait_scraped()
-            wait_until(lambda: made.query("ALERTS"), "a first alert", 60, accept=bool)
+            wait_until(lambda: made.query("ALERTS"), "a first alert", accept=bool)
             yield made
 
 

@@ -228,4 +228,4 @@ def test_the_load_comes_and_goes_while_all_runs(chain: Chain) -> None:
     node.driver.leave(node.cards[1].uuid, late)
     node.cluster.delete(Kind.PODS, "default", "late", grace_period_s=0)
     series = f'{{__name__=~"{SM_UTIL}|{MEM_USED}|{ALLOCATED}",PodName="late"}}'
-    wait_until(lambda: not chain.prometheus.query(series), "series gone", 60)
+    wait_until(lambda: not chain.prometheus.query(series), "series gone")

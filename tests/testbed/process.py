@@ -50,7 +50,7 @@ class Process:
         self.popen.kill()
         self.popen.wait()
 
-    def stop(self, timeout_s: float = 20.0) -> None:
+    def stop(self, timeout_s: float = 60.0) -> None:
         """Ask it to end and wait; kill it when it has not ended in time."""
         self.popen.terminate()
         try:

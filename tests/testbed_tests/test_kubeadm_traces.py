@@ -105,7 +105,7 @@ def test_a_killed_run_is_cleared_up_after(
             "record of the cluster",
             60,
         )
-        wait_until((folder / "cp.kubelet.log").exists, "kubelet", 60)
+        wait_until((folder / "cp.kubelet.log").exists, "kubelet")
         made = processes(killed.pid)
     finally:
         killed.kill()

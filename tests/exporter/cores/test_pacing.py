@@ -224,9 +224,9 @@ def test_the_exporter_writes_until_it_ends(tmp_path: Path) -> None:
     stop = Event()
     threads = {thread.name: thread for thread in start_exporter(exporter, stop)}
     try:
-        wait_until((folder / PACE).exists, "a file", 30)
+        wait_until((folder / PACE).exists, "a file")
         first = told(folder)
-        wait_until(lambda: told(folder)[2] > first[2], "a newer one", 30)
+        wait_until(lambda: told(folder)[2] > first[2], "a newer one")
     finally:
         stop.set()
         exporter.sampler.wake()

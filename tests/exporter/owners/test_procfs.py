@@ -62,7 +62,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[Path]:
     yield made
     for folder in [made, *list(made.parents)[:4]]:
         # Busy for a moment after its last process has gone.
-        wait_until(lambda folder=folder: removed(folder), f"removed {folder}", 60)
+        wait_until(lambda folder=folder: removed(folder), f"removed {folder}")
 
 
 def removed(folder: Path) -> bool:
@@ -97,7 +97,7 @@ def test_a_process_in_a_container_s_cgroup_is_the_container_s(group: Path) -> No
         finally:
             os.kill(child or pid, 9)
     for folder in (other, *list(other.parents)[:2]):
-        wait_until(lambda folder=folder: removed(folder), f"removed {folder}", 60)
+        wait_until(lambda folder=folder: removed(folder), f"removed {folder}")
 
 
 class Tree:

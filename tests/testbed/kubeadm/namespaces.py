@@ -46,7 +46,7 @@ class InsideProcess(Process):
             self.send(signal.SIGKILL)
         self.popen.wait()
 
-    def stop(self, timeout_s: float = 20.0) -> None:
+    def stop(self, timeout_s: float = 60.0) -> None:
         if self.running:
             self.send(signal.SIGTERM)
         try:
@@ -137,7 +137,7 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-def first_child(process: Process, timeout_s: float = 20.0) -> int:
+def first_child(process: Process, timeout_s: float = 60.0) -> int:
     """Wait for the process's first child and give its id, as seen from here."""
     children = Path(f"/proc/{process.popen.pid}/task/{process.popen.pid}/children")
     deadline = time.monotonic() + timeout_s
