@@ -1,5 +1,6 @@
 """Fixtures of the test bed, for every test that needs the real thing."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 fewer_examples(item)
     first = {item.path for item in items if _waits(item)}
     items.sort(key=lambda item: (_turn(item), item.path not in first))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is collected out of garbage collections: it stays to the end."""
+    gc.freeze()
 
 
 def skip_before(item: pytest.Item, version: str, what: str) -> None:
