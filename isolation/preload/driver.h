@@ -41,6 +41,8 @@ struct pool_properties { int type, handles; struct location location; };
 struct array_shape { size_t width, height; unsigned format, channels; };
 struct array3d_shape { size_t width, height, depth; unsigned format, channels, flags; };
 struct node_parameters { int type; };
+struct launch { unsigned grid[3], block[3], shared; CUstream stream; };
+struct launch_each { void *function; struct launch how; void **parameters; };
 struct nvml_memory { unsigned long long total, free, used; };
 struct nvml_memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 
@@ -121,6 +123,32 @@ enum unknown { PASS, REFUSE };
     HOOK(CUresult, cuGraphAddNode_v3, cuGraphAddNode, 13040, 0, REFUSE,                  \
          (CUgraphNode *, CUgraph, const CUgraphNode *, const void *, size_t,             \
           struct node_parameters *))                                                     \
+    HOOK(CUresult, cuLaunch, cuLaunch, 2000, 0, PASS, (void *))                          \
+    HOOK(CUresult, cuLaunchGrid, cuLaunchGrid, 2000, 0, PASS, (void *, int, int))        \
+    HOOK(CUresult, cuLaunchGridAsync, cuLaunchGridAsync, 2000, 0, PASS,                  \
+         (void *, int, int, CUstream))                                                   \
+    HOOK(CUresult, cuLaunchKernel, cuLaunchKernel, 4000, 0, PASS,                        \
+         (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,  \
+          CUstream, void **, void **))                                                   \
+    HOOK(CUresult, cuLaunchKernel_ptsz, cuLaunchKernel, 7000, 1, PASS,                   \
+         (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,  \
+          CUstream, void **, void **))                                                   \
+    HOOK(CUresult, cuLaunchKernelEx, cuLaunchKernelEx, 11060, 0, PASS,                   \
+         (const struct launch *, void *, void **, void **))                              \
+    HOOK(CUresult, cuLaunchKernelEx_ptsz, cuLaunchKernelEx, 11060, 1, PASS,              \
+         (const struct launch *, void *, void **, void **))                              \
+    HOOK(CUresult, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, 9000, 0, PASS,  \
+         (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,  \
+          CUstream, void **))                                                            \
+    HOOK(CUresult, cuLaunchCooperativeKernel_ptsz, cuLaunchCooperativeKernel, 9000, 1,   \
+         PASS,                                                                           \
+         (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,  \
+          CUstream, void **))                                                            \
+    HOOK(CUresult, cuLaunchCooperativeKernelMultiDevice,                                 \
+         cuLaunchCooperativeKernelMultiDevice, 9000, 0, PASS,                            \
+         (struct launch_each *, unsigned, unsigned))                                     \
+    HOOK(CUresult, cuGraphLaunch, cuGraphLaunch, 10000, 0, PASS, (void *, CUstream))     \
+    HOOK(CUresult, cuGraphLaunch_ptsz, cuGraphLaunch, 10000, 1, PASS, (void *, CUstream))\
     HOOK(CUresult, cuCtxSetLimit, cuCtxSetLimit, 3010, 0, REFUSE, (int, size_t))         \
     HOOK(CUresult, cuCtxCreate, cuCtxCreate, 2000, 0, PASS,                              \
          (CUcontext *, unsigned, CUdevice))                                              \
@@ -195,5 +223,13 @@ CALLS(TYPE_OF_CALL)
 /* The driver's own function, or NULL if this driver has none of that name. */
 void *driver_function(enum number number);
 #define DRIVER(name) ((type_##name *)driver_function(N_##name))
+#define REAL(name)                                                                       \
+    type_##name *real = DRIVER(name);                                                    \
+    if (!real)                                                                           \
+    return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED
+
+static inline uint64_t smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
 
 #endif

@@ -6,20 +6,11 @@
 #include "ledger.h"
 #include "region.h"
 
-#define REAL(name)                                                                       \
-    type_##name *real = DRIVER(name);                                                    \
-    if (!real)                                                                           \
-    return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED
-
 #define KEY(handle) ((CUhandle)(uintptr_t)(handle))
 
 static uint64_t times(uint64_t a, uint64_t b) {
     uint64_t product;
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
-}
-
-static uint64_t smaller(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
 }
 
 /* Bits of one element, all planes and channels together; where the format is not known,

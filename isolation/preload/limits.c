@@ -17,7 +17,7 @@
 #define MOST_MIB (1ULL << 40)
 
 /* Not strtoull, which a C library from 2.38 on gives a new symbol version. */
-static int number(const char *text, uint64_t *out) {
+int limits_number(const char *text, uint64_t *out) {
     uint64_t value = 0;
     const char *at = text;
     for (; *at >= '0' && *at <= '9' && value <= MOST_MIB; at++)
@@ -50,8 +50,8 @@ const char *limits_read(struct limits *limits) {
         *context++ = 0;
     uint64_t mib, context_mib = 0;
     if (!amount || amount == uuid || (size_t)(amount - uuid) >= sizeof limits->uuid ||
-        !number(amount + 1, &mib) ||
-        (form == 2 && (!context || !number(context, &context_mib))))
+        !limits_number(amount + 1, &mib) ||
+        (form == 2 && (!context || !limits_number(context, &context_mib))))
         return form == 1 ? "its second line is not \"card UUID MIB\""
                          : "its second line is not \"card UUID MIB MIB\"";
     *amount = 0;

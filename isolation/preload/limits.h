@@ -18,4 +18,7 @@ struct limits {
 /* Read the file. Returns NULL, or what is wrong with it. */
 const char *limits_read(struct limits *limits);
 
+/* Read a number, at most 2^40, that is the whole text. Returns 0 if it is none. */
+int limits_number(const char *text, uint64_t *out);
+
 #endif

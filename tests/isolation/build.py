@@ -41,8 +41,8 @@ def build_library(target: Path, *words: str) -> None:
 
 
 def places_in(folder: Path) -> list[str]:
-    """Give the flags for a library that has limits and region in this folder."""
-    names = ("limits", "region")
+    """Give the flags for a library that has its files in this folder."""
+    names = ("limits", "pace", "region")
     return [f'-DVCUDA_{name.upper()}="{folder / name}"' for name in names]
 
 
@@ -58,6 +58,13 @@ def build_driver(folder: Path) -> None:
 def build_hog(folder: Path) -> None:
     """Compile the program that takes all memory it gets."""
     compile_program(folder / "hog", "hog.c")
+
+
+def build_launcher(folder: Path) -> None:
+    """Compile the program that launches kernels, and the clock that it may have."""
+    linked = ("-DLINKED", f"./{DRIVER}", f"-Wl,-rpath,{folder}")
+    compile_program(folder / "launcher", "launcher.c", *linked)
+    compile_program(folder / "clock.so", "clock.c", "-shared", "-fPIC")
 
 
 def compile_program(target: Path, source: str, *words: str) -> None:

@@ -10,6 +10,7 @@ from tests.isolation.build import (
     LIBRARY,
     build_driver,
     build_hog,
+    build_launcher,
     build_library,
     compile_program,
     needs_compiler,
@@ -28,6 +29,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_driver(folder)
     build_hog(folder)
     compile_program(folder / "probe", "probe.c")
+    build_launcher(folder)
     linked = ("-DLINKED", f"./{DRIVER}", f"-Wl,-rpath,{folder}")
     compile_program(folder / "linked", "probe.c", *linked)
     return folder

@@ -60,7 +60,7 @@ class Container:
     def begin(self) -> None:
         """Make the files as the device plugin does before each start of a container."""
         self.limits.write_text(LIMITS)
-        for name in ("region", "card", "other"):
+        for name in ("region", "card", "other", "pace"):
             path = self.folder / name
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
         os.mkfifo(self.region)

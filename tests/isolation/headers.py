@@ -12,7 +12,7 @@ from importlib.metadata import files
 from pathlib import Path
 
 _WHEEL = "nvidia-cuda-runtime"
-_PFN = re.compile(r"CUDAAPI \*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)")
+_PFN = re.compile(r"CUDAAPI \*PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)\((.*)\);")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,14 @@ class DriverFunction:
     """One function: its name in the library, and how cuGetProcAddress is asked for it.
 
     ``since`` is the version of CUDA, such as 13040 for 13.4. ``per_thread`` is whether
-    its default stream is that of the thread.
+    its default stream is that of the thread. ``takes`` are its parameters, in C.
     """
 
     name: str
     base: str
     since: int
     per_thread: bool
+    takes: str = ""
 
 
 def include_folder() -> Path:
@@ -40,10 +41,11 @@ def driver_functions() -> Sequence[DriverFunction]:
     """Return all functions of the newest headers, the oldest version of each first."""
     text = (include_folder() / "cudaTypedefs.h").read_text()
     versions = {
-        (base, int(since), suffix or "") for base, since, suffix in _PFN.findall(text)
+        (base, int(since), suffix): takes
+        for base, since, suffix, takes in _PFN.findall(text)
     }
     functions = []
-    for base, since, suffix in sorted(versions):
+    for (base, since, suffix), takes in sorted(versions.items()):
         older = [
             other
             for other_base, other, other_suffix in versions
@@ -51,7 +53,7 @@ def driver_functions() -> Sequence[DriverFunction]:
         ]
         number = f"_v{len(older)}" if len(older) > 1 else ""
         functions.append(
-            DriverFunction(f"{base}{number}{suffix}", base, since, bool(suffix))
+            DriverFunction(f"{base}{number}{suffix}", base, since, bool(suffix), takes)
         )
     return functions
 

@@ -436,13 +436,64 @@ CUresult cuGraphAddNode_v3(CUgraphNode *n, CUgraph g, const CUgraphNode *a,
                            const CUgraphEdgeData *e, size_t c, CUgraphNodeParams *p) {
     return cuGraphAddNode_v2(n, g, a, e, c, p);
 }
+/* 1: all streams are captured; else the one of that number. */
+static int is_captured(CUstream stream) {
+    return capturing && (capturing == 1 || (uintptr_t)stream == (uintptr_t)capturing);
+}
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
-    *status = capturing;
-    return stream != NULL;
+    *status = is_captured(stream);
+    return fails(__func__) ? 999 : 0;
 }
 CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status) {
-    return cuStreamIsCapturing(stream, status);
+    *status = is_captured(stream);
+    return fails(__func__) ? 999 : 0;
 }
+
+/* Launches by the function that was called. In a captured stream nothing starts. */
+static struct { const char *name; long started, captured; } launches[16];
+static CUresult launch(const char *name, CUstream stream) {
+    int i = 0;
+    pthread_mutex_lock(&lock);
+    while (launches[i].name && strcmp(launches[i].name, name))
+        i++;
+    launches[i].name = name;
+    *(is_captured(stream) ? &launches[i].captured : &launches[i].started) += 1;
+    pthread_mutex_unlock(&lock);
+    return fails(name) ? 999 : 0;
+}
+/* How many there were: `started` or captured ones, by one function or, of NULL, by all. */
+long standin_launches(const char *name, int started) {
+    long sum = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < 16 && launches[i].name; i++)
+        if (!name || !strcmp(launches[i].name, name))
+            sum += started ? launches[i].started : launches[i].captured;
+    pthread_mutex_unlock(&lock);
+    return sum;
+}
+#define OF_THREAD(name) __typeof__(name) name##_ptsz
+#define KERNEL                                                                           \
+    CUfunction f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by,          \
+        unsigned bz, unsigned shared, CUstream stream, void **values
+#define LAUNCHES(name, stream, ...)                                                      \
+    CUresult name(__VA_ARGS__) { return launch(#name, stream); }
+#define BOTH(name, stream, ...)                                                          \
+    OF_THREAD(name);                                                                     \
+    LAUNCHES(name, stream, __VA_ARGS__)                                                  \
+    LAUNCHES(name##_ptsz, stream, __VA_ARGS__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+BOTH(cuLaunchKernel, stream, KERNEL, void **extra)
+BOTH(cuLaunchCooperativeKernel, stream, KERNEL)
+BOTH(cuLaunchKernelEx, config->hStream, const CUlaunchConfig *config, CUfunction f,
+     void **values, void **extra)
+BOTH(cuGraphLaunch, stream, CUgraphExec graph, CUstream stream)
+LAUNCHES(cuLaunchCooperativeKernelMultiDevice, each->hStream, CUDA_LAUNCH_PARAMS *each,
+         unsigned many, unsigned flags)
+LAUNCHES(cuLaunch, NULL, CUfunction f)
+LAUNCHES(cuLaunchGrid, NULL, CUfunction f, int width, int height)
+LAUNCHES(cuLaunchGridAsync, stream, CUfunction f, int width, int height, CUstream stream)
+#pragma GCC diagnostic pop
 
 /* Every context holds what was allocated while it was current; only the last one made
    is destroyed in tests, so that all pieces but pools' and handles' go. */

@@ -40,6 +40,13 @@ HARMLESS = {
 }
 """Functions that sound as if they allocated, each with why it need not be counted."""
 
+MAY_LAUNCH = re.compile(r"CUfunction|CUkernel|CUgraphExec|CUlaunchConfig|LAUNCH_PARAMS")
+STARTS_NOTHING = {
+    "runs on the host": "cuLaunchHostFunc",
+    "brings to the card what is launched later": "cuGraphUpload",
+}
+"""Functions that sound as if they launched kernels, each with why it does not wait."""
+
 
 @pytest.fixture(scope="module")
 def asker(built: Path) -> Path:
@@ -91,6 +98,18 @@ def test_what_sounds_as_if_it_allocated_is_replaced_or_reviewed() -> None:
     names = {one.name for one in driver_functions()} - hooked()
     unseen = {name for name in names if MAY_ALLOCATE.search(name)}
     assert {re.sub(r"(_v\d)?(_ptsz)?$", "", name) for name in unseen} == reviewed
+
+
+def test_what_sounds_as_if_it_launched_waits_or_is_reviewed() -> None:
+    """By its name, or because it takes a kernel or a graph beside a stream."""
+    sounds = {
+        one.name
+        for one in driver_functions()
+        if "Launch" in one.name
+        or (MAY_LAUNCH.search(one.takes) and "CUstream" in one.takes)
+    }
+    unseen = {re.sub(r"(_v\d)?(_ptsz)?$", "", name) for name in sounds - hooked()}
+    assert unseen == set(STARTS_NOTHING.values())
 
 
 def test_by_name_a_newer_one_is_not_there(container: Container) -> None:

@@ -79,7 +79,7 @@ def sanitized(
     # So that threads and entries meet in one chain.
     flags += ["-DCHAINS=2"]
     build_library(folder / LIBRARY, *places_in(folder), *flags)
-    for name in (DRIVER, "probe"):
+    for name in (DRIVER, "probe", "launcher"):
         (folder / name).symlink_to(built / name)
     return Container(folder, path, options)
 
@@ -90,6 +90,16 @@ def test_a_sanitizer_finds_nothing(sanitized: Container, case: str) -> None:
     _, complaints = sanitized.both("dlsym", *CASES[case])
     assert complaints == ""
     assert sanitized.said("dlsym", *FILL) == [FULL]
+
+
+@pytest.mark.parametrize("say", ["1 300 5", "1 soon 5"])
+def test_nor_where_threads_launch(sanitized: Container, say: str) -> None:
+    sanitized.begin()
+    words = ("door", "cuLaunchKernel", "launch", "1", "say", say, "threads", "8")
+    launcher = [str(sanitized.folder / "launcher"), "dlsym", "say", "1 900 5"]
+    told, complaints = sanitized.ran([*launcher, *words, "children", "2"])
+    assert complaints == ""
+    assert [line.split()[1] for line in told.splitlines()] == ["1", "41", "43", "43"]
 
 
 @pytest.mark.parametrize("how", ["region", "limits"])
