@@ -180,14 +180,20 @@ PRELOAD_GOALS = (
         "≤ 5.00",
         at("pairs_us", "cuMemAllocAsync", "more"),
     ),
+    Goal(
+        "a launch, ns more with the library and a delay of 0",
+        "≤ 50.00",
+        at("launch_ns", "more"),
+    ),
 )
 
 
 def preload_section(result: BenchResult, _pictures: Path) -> PageSection:
-    """Return the section on an allocation and its free, beside the bare stand-in."""
+    """Return the section on allocations and launches, beside the bare stand-in."""
     words = (
         "An allocation and its free over a stand-in for the driver: medians of "
-        f"{result['rounds']} rounds of {number(result['pairs'])} pairs, in turns."
+        f"{result['rounds']} rounds of {number(result['pairs'])} pairs, and of "
+        f"{number(result['launches'])} launches, in turns."
     )
     return PageSection("The preload library", [words], result)
 
