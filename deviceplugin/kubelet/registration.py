@@ -163,8 +163,7 @@ class Registrar:
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _serve_once(self, stop: Event) -> None:
-        kubelet = identify_socket(self.folder / _SOCKET)
-        if kubelet is None:
+        if identify_socket(self.folder / _SOCKET) is None:
             raise NotRegisteredError(f"there is no {self.folder / _SOCKET}")
         server = self._listen()
         plugin_socket = identify_socket(self.folder / self._endpoint)
@@ -172,6 +171,10 @@ class Registrar:
         try:
             self._register()
             registered.set(1)
+            # Not before: a kubelet that started meanwhile is the one that has answered,
+            # and has no devices while it is registered with anew. One that has ended
+            # since is known by its stream.
+            kubelet = identify_socket(self.folder / _SOCKET)
             why = self._watch(stop, kubelet, plugin_socket)
             facts = {"resource": self.plugin.resource, "because": why}
             logger.info("registration ended", extra=facts)
@@ -219,7 +222,10 @@ class Registrar:
         logger.info("registered", extra={"resource": self.plugin.resource})
 
     def _watch(
-        self, stop: Event, kubelet: SocketIdentity, plugin_socket: SocketIdentity | None
+        self,
+        stop: Event,
+        kubelet: SocketIdentity | None,
+        plugin_socket: SocketIdentity | None,
     ) -> str:
         if not self.plugin.streams.wait_for(some=True, timeout_s=_STREAM_WITHIN_S):
             return "kubelet does not listen"

@@ -177,6 +177,35 @@ def test_registered_again(
     assert registrar.times() == 2
 
 
+def test_a_kubelet_that_starts_while_the_plugin_begins_to_listen(
+    registrar: RegistrarFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is registered with once: pods that come meanwhile would find no devices."""
+    listen = Registrar._listen
+
+    def late(self: Registrar) -> grpc.Server:
+        make_kubelets_socket_anew(registrar)
+        return listen(self)
+
+    monkeypatch.setattr(Registrar, "_listen", late)
+    monkeypatch.setattr(registration, "_SOCKETS_LOOK_S", 0.01)
+    looks: list[bool] = []
+    wait_for = registrar.streams.wait_for
+
+    def counted(**how: Any) -> bool:
+        looks.append(True)
+        return wait_for(**how)
+
+    monkeypatch.setattr(registrar.streams, "wait_for", counted)
+    with registrar.devices as devices, running(registrar):
+        registrar.wait_times(1, devices)
+        wait_until(lambda: len(looks) > 4 or registrar.times() > 1, "some looks")
+    assert because(caplog, "registration ended") == ["the plugin is stopping"]
+    assert registrar.times() == 1
+
+
 def test_kubelets_restart(registrar: RegistrarFixture) -> None:
     """It removes all sockets and forgets all plugins; its folder stays."""
     with running(registrar):
