@@ -8,11 +8,13 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from exporter.held import ContainerLimit, of_container
 from exporter.owners.claims import ResourceClaimsFolder
 from exporter.owners.regions import counted_in
+from gpushare.cards.deadline import DeadlineCalls, DeadlineExceeded
 from gpushare.kubelet.limit_files import (
     HARD_LIMIT,
     LIMITS,
@@ -26,6 +28,9 @@ from gpushare.logs import LogOnce
 
 logger = logging.getLogger(__name__)
 
+_WITHIN_S = 0.2
+"""How long all regions of the node are waited for, whatever containers do to them."""
+
 
 class LimitFolders:
     """Reads the folders ``containers`` and ``claims`` below the plugin's folder."""
@@ -34,12 +39,19 @@ class LimitFolders:
         self._state_dir = state_dir
         self._prepared = ResourceClaimsFolder(state_dir / "claims")
         self._log_once = LogOnce(logger)
+        self._regions = DeadlineCalls(_WITHIN_S)
 
     def read(self) -> Mapping[str, ContainerLimit]:
         """Return what should hold each container, as ``NodeLimits.containers``."""
+        limits = [*self._containers(), *self._claims()]
+        regions = [f / REGION for _, f, limit in limits if limit.tier == "preload"]
+        calls = {region: partial(counted_in, region) for region in regions}
+        # To open a FIFO, the kernel waits for whoever writes into it, who may have
+        # memory that never comes. No signal ends that, so threads of their own wait.
+        counted = self._regions.make_all(calls)
         return {
-            name: self._of_folder(folder, limit)
-            for name, folder, limit in (*self._containers(), *self._claims())
+            name: self._of_folder(folder, limit, counted)
+            for name, folder, limit in limits
         }
 
     def _containers(self) -> Iterator[tuple[str, Path, HardLimit]]:
@@ -62,17 +74,24 @@ class LimitFolders:
                 part = f"{claim.uid}/{request}"
                 yield part, self._state_dir / "claims" / part, limit
 
-    def _of_folder(self, folder: Path, limit: HardLimit) -> ContainerLimit:
+    def _of_folder(
+        self,
+        folder: Path,
+        limit: HardLimit,
+        counted_by_region: Mapping[Path, Mapping[InnerPid, int] | Exception | None],
+    ) -> ContainerLimit:
         if limit.tier != "preload":
             return ContainerLimit(limit)
         region = folder / REGION
         try:
-            counted = counted_in(region)
+            counted = counted_by_region[region]
+            if isinstance(counted, Exception):
+                raise counted
             contexts = counts_contexts((folder / LIMITS).read_text())
         except FileNotFoundError:
             # It starts just now, or its pod has just ended.
             return ContainerLimit(limit)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, DeadlineExceeded) as error:
             facts = {"file": str(region), "because": str(error)}
             message = "it is not known whether a container is held to its share"
             self._log_once.problem(region, str(error), message, **facts)

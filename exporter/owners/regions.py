@@ -1,7 +1,7 @@
 """How much a container's processes count, by the locks that they hold on its region.
 
 The region is a FIFO, and ``isolation/preload/region.c`` says which lock tells what.
-Whatever a container does with its own, nothing here waits for it.
+To open or close it may take for ever, if a container wants that.
 """
 
 import fcntl
@@ -18,7 +18,9 @@ SLOTS = 1024
 SLOT_LENGTH = 1 << 50
 USED, PID, START = range(3)
 WITHIN_S = 0.1
-"""A container may hold so many locks that the kernel needs seconds for them."""
+"""A container may hold so many locks that the kernel needs seconds for them. Seconds of
+this thread's processor time: a busy node or a limit of the exporter's is no hostile
+container."""
 _FLOCK = struct.Struct("@hhqqi0q")
 """``struct flock``: type, from where it counts, start, length, pid."""
 
@@ -34,7 +36,7 @@ def counted_in(
     """Return how many bytes are counted of each process; 0 of a context alone.
 
     None if it is not known: a container that runs since before an upgrade counts in
-    another way. Raises ``OSError``, and ``TimeoutError`` after so long.
+    another way. Raises ``OSError``, and ``TimeoutError`` after so much processor time.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(region, flags)
@@ -44,7 +46,7 @@ def counted_in(
             return None
         if not stat.S_ISFIFO(mode):
             raise OSError("it is not a FIFO, as which the device plugin makes it")
-        over = time.monotonic() + within_s
+        over = time.thread_time() + within_s
         counted: dict[InnerPid, int] = {}
         for slot, used in _slots(file, over):
             pid, start = (_told(file, number, slot) for number in (PID, START))
@@ -64,7 +66,7 @@ def _slots(file: int, over: float) -> Iterator[tuple[int, int]]:
         while at < slot and (lock := _lock(file, place(USED, at), place(USED, slot))):
             slot = max(at, lock[0] // SLOT_LENGTH - SLOTS)
             used = min(lock[1], place(USED, slot + 1) - 1) - place(USED, slot)
-            if time.monotonic() > over:
+            if time.thread_time() > over:
                 raise TimeoutError("it has more locks than the library makes")
         if slot < SLOTS:
             yield slot, used

@@ -1,5 +1,8 @@
 """What the device plugin wrote for a container, as the exporter reads it."""
 
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from gpushare.kubelet.limit_files import REGION, InnerPid
 from gpushare.kubelet.pods import HardLimit
 from tests.deviceplugin.node_fixture import NODE, allocation_records
 from tests.exporter.exporter_data import counting
+from tests.machine import needs
 
 Log = pytest.LogCaptureFixture
 PRELOAD, DRIVER = HardLimit("preload", 1024, 1536), HardLimit("driver", 768, 768)
@@ -87,6 +91,55 @@ def test_what_cannot_be_read_is_unknown_and_logged_once(
     (tmp_path / "containers" / "broken" / ".hard_limit").write_text("{")
     assert folders.read().keys() == {A}
     assert LimitFolders(tmp_path / "elsewhere").read() == {}
+
+
+WRITES_WHAT_NEVER_COMES = """
+import ctypes, fcntl, mmap, os, signal, struct, sys
+signal.alarm(10)
+kernel = ctypes.CDLL(None, use_errno=True)
+faults = kernel.syscall(323, os.O_CLOEXEC | os.O_NONBLOCK)
+if faults < 0:
+    sys.exit(os.strerror(ctypes.get_errno()))
+fcntl.ioctl(faults, 0xC018AA3F, struct.pack("3Q", 0xAA, 0, 0))
+page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+at = ctypes.addressof(ctypes.c_char.from_buffer(page))
+fcntl.ioctl(faults, 0xC020AA00, struct.pack("4Q", at, 4096, 1, 0))
+region = os.open(sys.argv[1], os.O_RDWR | os.O_NONBLOCK)
+print("writes", flush=True)
+kernel.write(region, ctypes.c_void_p(at), 4096)
+"""
+"""Keeps the kernel's lock of a FIFO, by ``userfaultfd(2)``, 10 s at most; a file system
+in user space would do as well."""
+
+
+def test_a_container_that_keeps_its_region_from_being_opened(
+    tmp_path: Path, caplog: Log
+) -> None:
+    """It is unknown itself, keeps nothing of the others, and is known again later."""
+    folder = put(tmp_path, RECORD, PRELOAD)
+    put(tmp_path, replace(RECORD, uid=PodUID("uid-b")), PRELOAD)
+    folders, known = LimitFolders(tmp_path), ContainerLimit(PRELOAD, {}, True)
+    words = [sys.executable, "-c", WRITES_WHAT_NEVER_COMES, str(folder / REGION)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) as writer:
+        try:
+            assert writer.stdout
+            needs(writer.stdout.readline() == "writes\n", "userfaultfd", "run as root")
+            waits = Path(f"/proc/{writer.pid}/wchan")
+            while "userfault" not in waits.read_text() and writer.poll() is None:
+                time.sleep(0.01)
+            for _ in range(3):
+                read = folders.read()
+                assert writer.poll() is None
+                assert read[A] == ContainerLimit(PRELOAD)
+                assert read[of_container("uid-b", "main")] == known
+        finally:
+            writer.kill()
+    assert len(caplog.messages) == 1
+    until = time.monotonic() + 120
+    while folders.read()[A] != known and time.monotonic() < until:
+        time.sleep(0.01)
+    assert folders.read()[A] == known
 
 
 def test_what_was_counted_before_or_after_counts() -> None:
