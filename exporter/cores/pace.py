@@ -94,11 +94,14 @@ def _next_gain(before: Pace, error: float) -> float:
 
 
 def fade(before: Pace) -> Pace:
-    """Return the pace a tenth of a second later if the share is not known."""
+    """Return the pace a tenth of a second later if the share is not known.
+
+    What was learned comes back with the next measurement: it need not be found again.
+    """
     if not before.delay_us:
         return before
     delay_us = before.delay_us * _FADE
-    return Pace(delay_us if delay_us >= 1.0 else 0.0)
+    return Pace(delay_us if delay_us >= 1.0 else 0.0, before.beside_us)
 
 
 def measured_paces(
@@ -127,7 +130,8 @@ def _work(uses: Iterable[ContainerUse], beside: ContainerUse, at: float) -> bool
     return any(
         other.sm is not None
         and other.last_busy is not None
-        and at - other.last_busy <= _BUSY_S
+        # Not in time to come, as after a step back of the clock.
+        and 0 <= at - other.last_busy <= _BUSY_S
         for other in uses
         if other.card == beside.card and other.key != beside.key
     )

@@ -6,7 +6,6 @@ written ten times a second while launches wait. The library takes a file that is
 than a second for no delay, so whatever ends this process ends all delays.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from threading import Event
 
 from exporter.cores.pace import UNKNOWN_AFTER_S, Pace, fade, measured_paces
 from exporter.held import of_container
+from exporter.owners.limit_folders import container_of
 from exporter.snapshot import ProcessRound, TelemetrySnapshot
 from exporter.usage import UsageBook, UseKey
 from gpushare.files import replace_file
@@ -51,6 +51,7 @@ class PaceWriter:
         self._round_at = clock()
         self._folders: Mapping[str, list[Path]] = {}
         self._paces: Mapping[UseKey, Pace] = {}
+        self._told: Mapping[str, float] = {}
         self._delays: Mapping[UseKey, float] = {}
         self._log_once = LogOnce(logger)
 
@@ -68,24 +69,46 @@ class PaceWriter:
         now, round_ = self._clock(), self._snapshot().processes
         if round_ is not self._round:
             self._round, self._round_at = round_, now
-            self._folders = _folders_by_container(self._containers)
+            self._folders = self._read_folders()
             self._paces = measured_paces(self._paces, self._book.now())
         late = now - self._round_at > UNKNOWN_AFTER_S
         self._paces = {
             key: fade(pace) if late or pace.share is None else pace
             for key, pace in self._paces.items()
         }
+        longest: dict[str, float] = {}
+        for key, pace in self._paces.items():
+            # On two cards, by a claim too: one file says it for the launches on both.
+            name = of_container(*key[1:])
+            longest[name] = max(longest.get(name, 0.0), pace.delay_us)
+        self._told = {
+            name: delay_us / 1e6
+            for name, delay_us in longest.items()
+            if self._tell(name, round(delay_us), now)
+        }
         self._delays = {
-            key: pace.delay_us / 1e6
-            for key, pace in self._paces.items()
-            if self._tell(key, round(pace.delay_us), now)
+            key: self._told[name]
+            for key in self._paces
+            if (name := of_container(*key[1:])) in self._told
         }
 
-    def _tell(self, key: UseKey, delay_us: int, now: float) -> bool:
+    def _read_folders(self) -> Mapping[str, list[Path]]:
+        try:
+            folders = _folders_by_container(self._containers)
+        except OSError as error:
+            # Such as too many open files: those of before are still there.
+            why = error.strerror or str(error)
+            message = "new containers do not hear how long their launches wait"
+            self._log_once.problem(self._containers, why, message, because=why)
+            return self._folders
+        self._log_once.recovered(self._containers)
+        return folders
+
+    def _tell(self, name: str, delay_us: int, now: float) -> bool:
         """Write a container's files; return whether it has any, and knows its delay."""
-        folders = self._folders.get(of_container(*key[1:]), [])
+        folders = self._folders.get(name, [])
         # Without a delay the last file may grow old: that means the same.
-        if not delay_us and not self._delays.get(key):
+        if not delay_us and not self._told.get(name):
             return bool(folders)
         written = [self._put(path, delay_us, now) for path in folders]
         return bool(written) and all(written)
@@ -95,6 +118,7 @@ class PaceWriter:
             replace_file(folder / PACE, f"1 {delay_us} {int(now * 1000)}\n")
         except FileNotFoundError:
             # Its pod has just ended.
+            self._log_once.recovered(folder)
             return False
         except OSError as error:
             why = error.strerror or str(error)
@@ -118,8 +142,7 @@ def _folders(containers: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(containers.glob(f"*/{LIMITS}")):
         folder = path.parent
         try:
-            record = json.loads(folder.with_name(f"{folder.name}.json").read_text())
-            name = of_container(record["uid"], record["container"])
+            name = container_of(folder)
         except (OSError, ValueError, TypeError, KeyError):
             # It was removed meanwhile, or is cut short.
             continue

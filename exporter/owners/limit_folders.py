@@ -60,8 +60,7 @@ class LimitFolders:
             folder = path.parent
             try:
                 limit = parse_hard_limit(path.read_text())
-                record = json.loads(folder.with_name(f"{folder.name}.json").read_text())
-                name = of_container(record["uid"], record["container"])
+                name = container_of(folder)
             except (OSError, ValueError, TypeError, KeyError):
                 # It was removed meanwhile, or is cut short.
                 continue
@@ -98,6 +97,18 @@ class LimitFolders:
             return ContainerLimit(limit)
         self._log_once.recovered(region)
         return ContainerLimit(limit, counted, contexts)
+
+
+def container_of(folder: Path) -> str:
+    """Return whose folder it is, as ``of_container`` does.
+
+    ``OSError``, ``ValueError``, ``TypeError`` and ``KeyError`` if it is not known.
+    """
+    record = json.loads(folder.with_name(f"{folder.name}.json").read_text())
+    if not record["container"]:
+        # Allocate did not know it; what the container sees was written at its start.
+        record = json.loads((folder / "allocation.json").read_text())
+    return of_container(record["uid"], record["container"])
 
 
 def merge_limits(

@@ -146,10 +146,11 @@ def test_whose_cores_are_a_cap(use: ContainerUse, cap: float | None) -> None:
     [
         used("n", 70, 90, "GPU-other"),
         replace(used("n", 70, 0), last_busy=AT - 4),
+        replace(used("n", 70, 0), last_busy=AT + 3600),
         replace(used("n", 70, None), last_busy=AT),
         replace(used("n", 70, 0), last_busy=None),
     ],
-    ids=["on another card", "idle", "unknown", "never seen"],
+    ids=["on another card", "idle", "the clock went back", "unknown", "never seen"],
 )
 def test_beside_nobody_nothing_waits(neighbour: ContainerUse) -> None:
     """The delay of before comes back as soon as somebody works.
@@ -166,10 +167,13 @@ def test_beside_nobody_nothing_waits(neighbour: ContainerUse) -> None:
 
 
 def test_what_is_not_known_delays_nothing_within_a_second() -> None:
+    """It comes back with the next measurement."""
     pace = Pace(LONGEST_US, LONGEST_US, 90.0)
     for _ in range(10):
         pace = fade(pace)
-    assert pace == Pace()
+    assert pace == Pace(0, LONGEST_US)
+    again = next_pace(pace, 30, 30, others_work=True)
+    assert again.delay_us == pytest.approx(LONGEST_US, rel=0.05)
     blind = {used("a", 30, None).key: Pace(7.0, 7.0, 50.0)}
     usage = Usage((used("a", 30, None),), at=AT)
     (kept,) = measured_paces(blind, usage).values()

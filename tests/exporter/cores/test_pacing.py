@@ -1,5 +1,6 @@
 """The files by which containers hear how long their launches wait."""
 
+import errno
 import json
 import os
 import stat
@@ -7,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
+from exporter.cores.pace import Pace
 from exporter.cores.pacing import PACE, PaceWriter
 from exporter.run import assemble_exporter, start_exporter
 from exporter.settings import ExporterSettings
@@ -25,6 +28,7 @@ from tests.deviceplugin.node_fixture import NODE
 from tests.exporter.exporter_data import (
     SAMPLES,
     A,
+    B,
     cid,
     held,
     owner,
@@ -193,6 +197,44 @@ def test_a_disk_that_fails_is_logged_once_and_delays_nobody(
     (folder / PACE).rmdir()
     node.tick()
     assert node.writer.delays()[KEY] > 0
+
+
+def test_a_container_on_two_cards_waits_as_the_longer_delay_says(node: Node) -> None:
+    """It has a share of one, and a claim gave it a part of the other: one file."""
+    folder = put(node.state, RECORD, PRELOAD)
+    node.busy()
+    node.writer._paces = {
+        (card, "uid-a", "main"): Pace(delay_us, delay_us, 30.0)
+        for card, delay_us in ((A, 900.0), (B, 40.0))
+    }
+    node.tick()
+    assert told(folder)[1] == 900
+    assert set(node.writer.delays().values()) == {900 / 1e6}
+
+
+def test_a_folder_of_a_container_that_allocate_did_not_know(node: Node) -> None:
+    """Its record has no container's name; what the container sees has it."""
+    folder = put(node.state, replace(RECORD, container=""), PRELOAD)
+    told_inside = {"uid": "uid-a", "container": "main"}
+    (folder / "allocation.json").write_text(json.dumps(told_inside))
+    node.busy()
+    assert told(folder)[1] > 0
+
+
+def test_folders_that_cannot_be_listed_end_nothing(
+    node: Node, caplog: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds all of the process's files open does not end the exporter."""
+    folder = put(node.state, RECORD, PRELOAD)
+    node.busy()
+    with monkeypatch.context() as patch:
+        full = OSError(errno.EMFILE, "Too many open files")
+        patch.setattr(os, "scandir", Mock(side_effect=full))
+        node.busy()
+    message = "new containers do not hear how long their launches wait"
+    assert caplog.messages == [message]
+    node.tick()
+    assert told(folder)[2] == int(node.now * 1000)
 
 
 def test_a_record_that_is_cut_short_is_left_out(node: Node) -> None:
