@@ -1,12 +1,14 @@
 """What the locks on a region tell, whatever a container does with its own."""
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from exporter.owners import regions
 from exporter.owners.regions import SLOT_LENGTH, SLOTS, counted_in
 from gpushare.kubelet.limit_files import InnerPid
 from tests.exporter.exporter_data import counting, slot_taken
@@ -68,3 +70,18 @@ def test_more_locks_than_one_can_wait_for(region: Path) -> None:
         assert counted_in(region)
         with pytest.raises(TimeoutError):
             counted_in(region, within_s=0)
+
+
+def test_an_exporter_that_gets_no_processor_waits_for_it(
+    region: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own limit may stop it for longer than the locks take."""
+    ask = regions._lock
+
+    def slowly(file: int, first: int, end: int) -> tuple[int, int] | None:
+        time.sleep(regions.WITHIN_S)
+        return ask(file, first, end)
+
+    monkeypatch.setattr(regions, "_lock", slowly)
+    with slot_taken(region, 0, 1, 7, 100):
+        assert counted_in(region) == {InnerPid(7, 100): 1}
