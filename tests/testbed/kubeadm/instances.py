@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Self
@@ -99,8 +99,11 @@ class Claim:
 
 
 def known() -> list[Record]:
-    paths = sorted(RECORDS.glob("*.json"))
-    texts = [path.read_text() for path in paths if path.stem.isdigit()]
+    texts: list[str] = []
+    for path in sorted(RECORDS.glob("*.json")):
+        # Another cluster may end just now.
+        with suppress(FileNotFoundError):
+            texts += [path.read_text()] if path.stem.isdigit() else []
     return [Record(**json.loads(text)) for text in texts]
 
 
