@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -83,13 +82,10 @@ class Process:
 
 
 def _tolerant(ready: Callable[[], bool]) -> bool:
-    # Python 3.11 forgets a TLS socket that the other side resets at once, as a process
-    # does that is just ending.
-    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-        try:
-            return ready()
-        except OSError:
-            return False
+    try:
+        return ready()
+    except OSError:
+        return False
 
 
 @dataclass
