@@ -13,7 +13,7 @@ from threading import Event, Lock, Thread
 from werkzeug.wrappers import Request
 
 from exporter.collector import Exposition, Site
-from exporter.cores.pacing import MEASURE_EVERY_S, PaceWriter
+from exporter.cores.pace_files import MEASURE_EVERY_S, PaceWriter
 from exporter.http import ExporterPages
 from exporter.kubelet_check import KubeletCheck
 from exporter.overuse import OveruseMonitor

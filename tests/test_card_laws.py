@@ -5,7 +5,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.scheduling.answers import KeptAnswers, PendingBind, refuse_with_pending
+from extender.scheduling.filter_cache import (
+    KeptAnswers,
+    PendingBind,
+    refuse_with_pending,
+)
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.eviction.preemption import Victims, choose_victims
 from gpushare.domain.ledger import Ledger

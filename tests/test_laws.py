@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.scheduling.answers import KeptAnswers
+from extender.scheduling.filter_cache import KeptAnswers
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.model import (
     Amount,

@@ -49,7 +49,7 @@ def counted_in(
         over = time.thread_time() + within_s
         counted: dict[InnerPid, int] = {}
         for slot, used in _slots(file, over):
-            pid, start = (_told(file, number, slot) for number in (PID, START))
+            pid, start = (_read_number(file, number, slot) for number in (PID, START))
             process = InnerPid(pid, start)
             counted[process] = counted.get(process, 0) + used
         return counted
@@ -73,7 +73,7 @@ def _slots(file: int, over: float) -> Iterator[tuple[int, int]]:
         at = slot + 1
 
 
-def _told(file: int, number: int, slot: int) -> int:
+def _read_number(file: int, number: int, slot: int) -> int:
     first = place(number, slot)
     lock = _lock(file, first, first + SLOT_LENGTH)
     return lock[1] - first if lock else 0

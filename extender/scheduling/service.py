@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import filterfalse, islice, repeat
 from threading import Lock
 
-from extender.scheduling.answers import (
+from extender.scheduling.filter_cache import (
     ExpectedNodes,
     FilterAnswer,
     KeptAnswers,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from extender.scheduling.answers import Inflight
+from extender.scheduling.filter_cache import Inflight
 from gpushare.domain.frag.policy import Packer
 from gpushare.domain.hosts import Hosts
 from gpushare.domain.ledger import Ledger

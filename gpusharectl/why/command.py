@@ -149,7 +149,7 @@ def why(
         if codec.is_ours(body):
             troubles += check_quotas(read_quotas(access.objects, troubles, place) or ())
         notes = [f"{trouble.about}: {trouble.what}" for trouble in troubles]
-        if answer.isolation:
+        if answer.isolation and answer.node:
             not_held = find_not_held(access.objects, state, answer.node)
             notes += [each.what for each in not_held if each.about == answer.pod]
         answer = replace(answer, notes=notes)

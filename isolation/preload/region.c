@@ -131,17 +131,17 @@ static struct flock others_lock(off_t first, off_t end) {
 }
 
 /* Return the number that a lock tells, which may be anything. */
-static uint64_t told_by(const struct flock *lock, off_t first) {
+static uint64_t number_of(const struct flock *lock, off_t first) {
     if (lock->l_type == F_UNLCK)
         return 0;
     off_t last = lock->l_start - 1 + lock->l_len; /* a length of 0: without an end */
     return !lock->l_len || last - first > MOST ? MOST : (uint64_t)(last - first);
 }
 
-static uint64_t told(enum fact fact, size_t slot) {
+static uint64_t read_number(enum fact fact, size_t slot) {
     off_t first = place(fact, slot);
     struct flock lock = others_lock(first, first + SLOT_LENGTH);
-    return told_by(&lock, first);
+    return number_of(&lock, first);
 }
 
 /* Let no other process in. Whoever may open the file can keep them out, and a process may be
@@ -205,7 +205,7 @@ static int is_zombie(const char *pid, uint64_t *start) {
    its parent, and with it the locks. So of our own PID namespace the kernel is asked. */
 static int is_gone(size_t slot) {
     char pid[24];
-    uint64_t number = told(PID, slot), is_of = told(NAMESPACE, slot), start;
+    uint64_t number = read_number(PID, slot), is_of = read_number(NAMESPACE, slot), start;
     if (!number || !is_of || is_of != self.pid_namespace)
         return 0;
     if (kill((pid_t)number, 0))
@@ -213,7 +213,7 @@ static int is_gone(size_t slot) {
     snprintf(pid, sizeof pid, "%llu", (unsigned long long)number);
     if (is_zombie(pid, &start))
         return 1;
-    uint64_t was = told(START, slot);
+    uint64_t was = read_number(START, slot);
     return start && was && start != was;
 }
 
@@ -228,7 +228,7 @@ static size_t next_slot(size_t from, uint64_t *used) {
         /* The kernel returns any of several; one may begin before. */
         off_t behind = lock.l_start - place(USED, from);
         slot = from + (behind > 0 ? (size_t)(behind / SLOT_LENGTH) : 0);
-        *used = told_by(&lock, place(USED, slot));
+        *used = number_of(&lock, place(USED, slot));
     }
     return slot;
 }
@@ -309,7 +309,7 @@ static uint64_t read_pid_namespace(void) {
 }
 
 /* Tell what this process holds now, if it has a slot. Returns what is wrong, if anything. */
-static const char *tell(uint64_t used) {
+static const char *show_used(uint64_t used) {
     off_t first = place(USED, self.slot), length = (off_t)(used < MOST ? used : MOST) + 1;
     if (self.has_slot && used > self.used && lock(F_RDLCK, first, length))
         return strerror(errno);
@@ -414,7 +414,7 @@ static CUresult charge(uint64_t bytes, int held) {
     if (!wrong && !fits(bytes, 0) && !fits(bytes, 1))
         code = CUDA_ERROR_OUT_OF_MEMORY;
     if (!wrong && (!code || held)) {
-        wrong = tell(self.used + bytes);
+        wrong = show_used(self.used + bytes);
         self.has_context |= !wrong;
     }
     leave();
@@ -434,7 +434,7 @@ void region_uncharge(uint64_t bytes) {
     begin();
     if (!is_open(&self.region))
         self.has_slot = 0;
-    tell(self.used > bytes ? self.used - bytes : 0);
+    show_used(self.used > bytes ? self.used - bytes : 0);
     end();
 }
 

@@ -406,6 +406,10 @@ def test_helm_has_no_complaint(helm: Helm, values: Mapping[str, str]) -> None:
             {"monitoring.enabled": "true", "monitoring.compute": "share"},
             "add devicePlugin.isolation=preload",
         ),
+        (
+            {"monitoring.enabled": "true", "exporter.env.GPUSHARE_COMPUTE": "share"},
+            "exporter.env.GPUSHARE_COMPUTE: use monitoring.compute",
+        ),
         (ON, "webhook.certificate.caBundle is empty"),
         ({"scheduler.kind": "null"}, "'/scheduler': missing property 'kind'"),
         ({"webhook": "null"}, "missing property 'webhook'"),

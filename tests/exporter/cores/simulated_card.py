@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from exporter.cores.pace import LONGEST_US, Pace, measured_paces
-from exporter.cores.pacing import MEASURE_EVERY_S
+from exporter.cores.pace_files import MEASURE_EVERY_S
 from exporter.usage import Usage, UseKey, account_usage
 from tests.exporter.exporter_data import A, held, owner, owner_pods, processes, use
 from tests.exporter.exporter_data import snapshot as made_snapshot

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from extender.scheduling.answers import FilterAnswer
 from extender.scheduling.bind import BindOutcome
+from extender.scheduling.filter_cache import FilterAnswer
 from extender.scheduling.service import WaitAllowance, divide_names
 from extender.scheduling.wire import write_filter_reply
 from gpushare.domain.eviction.preemption import Victims

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.scheduling.answers import (
+from extender.scheduling.filter_cache import (
     Inflight,
     KeptAnswers,
     PendingBind,

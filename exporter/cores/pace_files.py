@@ -1,12 +1,14 @@
 """Tells the preload library of each container how long its kernel launches wait.
 
 A file ``pace`` in the container's folder of limits says it, in one line: its form (1),
-the delay in microseconds, and when it was written (``CLOCK_MONOTONIC``, ms). It is
-written ten times a second while launches wait. The library takes a file that is older
-than a second for no delay, so whatever ends this process ends all delays.
+the delay in microseconds, and when it was written (``CLOCK_MONOTONIC``, ms). Ten times
+a second while launches wait it is written anew, or its time is set if the delay is the
+same. The library takes a file that is older than a second for no delay, so whatever
+ends this process ends all delays.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -51,7 +53,7 @@ class PaceWriter:
         self._round_at = clock()
         self._folders: Mapping[str, list[Path]] = {}
         self._paces: Mapping[UseKey, Pace] = {}
-        self._told: Mapping[str, float] = {}
+        self._written_us: Mapping[str, int] = {}
         self._delays: Mapping[UseKey, float] = {}
         self._log_once = LogOnce(logger)
 
@@ -61,7 +63,7 @@ class PaceWriter:
             self.write()
 
     def delays(self) -> Mapping[UseKey, float]:
-        """Return how long a launch waits (s), of each container that was told."""
+        """Return how long a launch waits (s), of each container that has a file."""
         return self._delays
 
     def write(self) -> None:
@@ -76,20 +78,20 @@ class PaceWriter:
             key: fade(pace) if late or pace.share is None else pace
             for key, pace in self._paces.items()
         }
-        longest: dict[str, float] = {}
+        longest: dict[str, int] = {}
         for key, pace in self._paces.items():
             # On two cards, by a claim too: one file says it for the launches on both.
             name = of_container(*key[1:])
-            longest[name] = max(longest.get(name, 0.0), pace.delay_us)
-        self._told = {
-            name: delay_us / 1e6
+            longest[name] = max(longest.get(name, 0), round(pace.delay_us))
+        self._written_us = {
+            name: delay_us
             for name, delay_us in longest.items()
-            if self._tell(name, round(delay_us), now)
+            if self._put_delay(name, delay_us, now)
         }
         self._delays = {
-            key: self._told[name]
+            key: self._written_us[name] / 1e6
             for key in self._paces
-            if (name := of_container(*key[1:])) in self._told
+            if (name := of_container(*key[1:])) in self._written_us
         }
 
     def _read_folders(self) -> Mapping[str, list[Path]]:
@@ -104,18 +106,22 @@ class PaceWriter:
         self._log_once.recovered(self._containers)
         return folders
 
-    def _tell(self, name: str, delay_us: int, now: float) -> bool:
+    def _put_delay(self, name: str, delay_us: int, now: float) -> bool:
         """Write a container's files; return whether it has any, and knows its delay."""
         folders = self._folders.get(name, [])
         # Without a delay the last file may grow old: that means the same.
-        if not delay_us and not self._told.get(name):
+        if not delay_us and not self._written_us.get(name):
             return bool(folders)
-        written = [self._put(path, delay_us, now) for path in folders]
+        same = self._written_us.get(name) == delay_us
+        written = [self._put(path, delay_us, now, same=same) for path in folders]
         return bool(written) and all(written)
 
-    def _put(self, folder: Path, delay_us: int, now: float) -> bool:
+    def _put(self, folder: Path, delay_us: int, now: float, *, same: bool) -> bool:
         try:
-            replace_file(folder / PACE, f"1 {delay_us} {int(now * 1000)}\n")
+            if same:
+                os.utime(folder / PACE)
+            else:
+                replace_file(folder / PACE, f"1 {delay_us} {int(now * 1000)}\n")
         except FileNotFoundError:
             # Its pod has just ended.
             self._log_once.recovered(folder)

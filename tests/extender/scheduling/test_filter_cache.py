@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from extender.scheduling import answers
-from extender.scheduling.answers import KeptAnswers, KeptScores
+from extender.scheduling import filter_cache
+from extender.scheduling.filter_cache import KeptAnswers, KeptScores
 from gpushare.domain.card_selector import CardSelector
 from gpushare.domain.ledger import Ledger
 from gpushare.domain.links import with_scores
@@ -246,13 +246,13 @@ def ledger() -> Ledger:
 def scored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that were scored, in order."""
     seen: list[str] = []
-    score = answers.score_node
+    score = filter_cache.score_node
 
     def counting(node: Node, policy: Policy) -> int:
         seen.append(node.name)
         return score(node, policy)
 
-    monkeypatch.setattr(answers, "score_node", counting)
+    monkeypatch.setattr(filter_cache, "score_node", counting)
     return seen
 
 
@@ -324,7 +324,7 @@ def test_the_scores_of_few_shapes_are_kept(
     ledger: Ledger, scored: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any pod may ask for a new shape; what was asked last is kept."""
-    monkeypatch.setattr(answers, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(filter_cache, "_MOST_SHAPES", 2)
     scores = KeptScores(ledger)
     for policy in (FIRST_FIT, SPREAD, FIRST_FIT):
         scores.of(policy)

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from exporter.cores.pace import Pace
-from exporter.cores.pacing import PACE, PaceWriter
+from exporter.cores.pace_files import PACE, PaceWriter
 from exporter.run import assemble_exporter, start_exporter
 from exporter.settings import ExporterSettings
 from exporter.snapshot import TelemetrySnapshot
@@ -86,7 +86,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def told(folder: Path) -> Sequence[int]:
+def content_of(folder: Path) -> Sequence[int]:
     """What the file says: its form, the delay, and when it was written."""
     text = (folder / PACE).read_text()
     assert text.endswith("\n")
@@ -99,12 +99,15 @@ def test_a_container_above_its_cores_hears_a_delay(node: Node) -> None:
     other = put(node.state, replace(RECORD, uid=PodUID("uid-b")), PRELOAD)
     whole = put(node.state, replace(RECORD, uid=PodUID("uid-w")), PRELOAD)
     node.busy()
-    form, delay_us, stamp_ms = told(folder)
+    form, delay_us, stamp_ms = content_of(folder)
     assert form == 1
     assert 0 < delay_us <= 100_000
     assert stamp_ms == int(node.now * 1000)
+    os.utime(folder / PACE, (0, 0))
     node.tick()
-    assert told(folder) == [1, delay_us, int(node.now * 1000)]
+    # Its time says that it is not old, and costs less than another file.
+    assert content_of(folder) == [1, delay_us, stamp_ms]
+    assert (folder / PACE).stat().st_mtime > 0
     assert node.writer.delays()[KEY] == pytest.approx(delay_us / 1e6, abs=1e-6)
     assert not (other / PACE).exists()
     assert not (whole / PACE).exists()
@@ -126,16 +129,17 @@ def test_both_folders_of_a_container_say_it(node: Node) -> None:
     core = replace(RECORD, resource=names.CORE, ids=("1f9c27aa-c001",))
     second = put(node.state, core, PRELOAD)
     node.busy()
-    assert told(first) == told(second)
+    assert content_of(first) == content_of(second)
 
 
 def test_a_file_is_whole_and_every_user_may_read_it(node: Node) -> None:
-    """By another file each time: an open one does not change."""
+    """By another file for another delay: an open one does not change."""
     folder = put(node.state, RECORD, PRELOAD)
     node.busy()
     with (folder / PACE).open() as opened:
-        before = told(folder)
-        node.tick()
+        before = content_of(folder)
+        node.measure(50, 50)
+        assert content_of(folder) != before
         assert [int(word) for word in opened.read().split()] == before
     assert stat.S_IMODE((folder / PACE).stat().st_mode) == 0o644
     assert [path.name for path in folder.iterdir() if PACE in path.name] == [PACE]
@@ -147,10 +151,10 @@ def test_a_delay_that_ends_is_told_once(node: Node) -> None:
     node.busy()
     node.now += 4
     node.measure(90, 0)
-    last = told(folder)
+    last = content_of(folder)
     assert last[1] == 0
     node.tick(5)
-    assert told(folder) == last
+    assert content_of(folder) == last
     assert node.writer.delays()[KEY] == 0
 
 
@@ -166,9 +170,9 @@ def test_what_is_not_known_ends_the_delay(node: Node, how: str) -> None:
         node.measure(50, 50, failure="it hangs")
     else:
         node.tick(49)
-        assert told(folder)[1] > 0
+        assert content_of(folder)[1] > 0
     node.tick(10)
-    assert told(folder)[1] == 0
+    assert content_of(folder)[1] == 0
 
 
 def test_a_folder_that_vanishes_is_no_error(node: Node, caplog: Log) -> None:
@@ -208,7 +212,7 @@ def test_a_container_on_two_cards_waits_as_the_longer_delay_says(node: Node) -> 
         for card, delay_us in ((A, 900.0), (B, 40.0))
     }
     node.tick()
-    assert told(folder)[1] == 900
+    assert content_of(folder)[1] == 900
     assert set(node.writer.delays().values()) == {900 / 1e6}
 
 
@@ -218,7 +222,7 @@ def test_a_folder_of_a_container_that_allocate_did_not_know(node: Node) -> None:
     told_inside = {"uid": "uid-a", "container": "main"}
     (folder / "allocation.json").write_text(json.dumps(told_inside))
     node.busy()
-    assert told(folder)[1] > 0
+    assert content_of(folder)[1] > 0
 
 
 def test_folders_that_cannot_be_listed_end_nothing(
@@ -233,8 +237,9 @@ def test_folders_that_cannot_be_listed_end_nothing(
         node.busy()
     message = "new containers do not hear how long their launches wait"
     assert caplog.messages == [message]
+    os.utime(folder / PACE, (0, 0))
     node.tick()
-    assert told(folder)[2] == int(node.now * 1000)
+    assert (folder / PACE).stat().st_mtime > 0
 
 
 def test_a_record_that_is_cut_short_is_left_out(node: Node) -> None:
@@ -267,8 +272,8 @@ def test_the_exporter_writes_until_it_ends(tmp_path: Path) -> None:
     threads = {thread.name: thread for thread in start_exporter(exporter, stop)}
     try:
         wait_until((folder / PACE).exists, "a file")
-        first = told(folder)
-        wait_until(lambda: told(folder)[2] > first[2], "a newer one")
+        first = (folder / PACE).stat().st_mtime_ns
+        wait_until(lambda: (folder / PACE).stat().st_mtime_ns > first, "a newer one")
     finally:
         stop.set()
         exporter.sampler.wake()
