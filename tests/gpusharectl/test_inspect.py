@@ -310,7 +310,8 @@ def test_a_container_that_is_not_held(
         explained = orjson.loads(ran(config, "why", "on-limited", "-o", "json").stdout)
         assert [what in each for each in explained["warnings"]] == [True]
         assert set(asked) == {"gpushare-exporter-limited"}
-        answer = page(Shown("limited", uses=(Use("on-limited", held=1),)))
-        assert what not in ran(config, "inspect", "-o", "json").stdout
+        for held in (1, None):
+            answer = page(Shown("limited", uses=(Use("on-limited", held=held),)))
+            assert what not in ran(config, "inspect", "-o", "json").stdout
         explained = orjson.loads(ran(config, "why", "on-limited", "-o", "json").stdout)
         assert explained["warnings"] == []

@@ -1,5 +1,6 @@
 """What the device plugin wrote for a container, as the exporter reads it."""
 
+import json
 import subprocess
 import sys
 import time
@@ -52,6 +53,14 @@ def test_a_container_has_what_its_record_says(tmp_path: Path) -> None:
         assert folders.read()[A] == ContainerLimit(PRELOAD, counted, True)
         (folder / "limits").write_text("vcuda-limits 1\ncard GPU-1 1024\n")
         assert folders.read()[A] == ContainerLimit(PRELOAD, counted)
+
+
+def test_a_container_that_allocate_did_not_know(tmp_path: Path) -> None:
+    """Its record has no container's name; what the container sees has it."""
+    folder = put(tmp_path, replace(RECORD, container=""), PRELOAD)
+    inside = {"uid": "uid-a", "container": "main"}
+    (folder / "allocation.json").write_text(json.dumps(inside))
+    assert LimitFolders(tmp_path).read() == {A: ContainerLimit(PRELOAD, {}, True)}
 
 
 @pytest.mark.parametrize("content", [b"", bytes(2**20)])

@@ -56,6 +56,13 @@ def test_nothing_else_is_read(tmp_path: Path, what: str) -> None:
         counted_in(tmp_path / "region")
 
 
+def test_a_link_is_not_followed(tmp_path: Path, region: Path) -> None:
+    """It would show what another container's processes count."""
+    (tmp_path / "link").symlink_to(region)
+    with pytest.raises(OSError, match="symbolic links"):
+        counted_in(tmp_path / "link")
+
+
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
     """It is one of before an upgrade, which a container may have made larger."""
     (tmp_path / "region").touch()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
@@ -326,6 +326,30 @@ def test_it_ends_while_others_hang() -> None:
             assert ask(address)[0] == HTTPStatus.OK
         assert links[1].recv(1) == b""
         wait_until(lambda: not why_not_listen(address), "a free address")
+
+
+def test_any_number_of_pages_follow_each_other(at: Address) -> None:
+    """A thread of the limit is free again after each, whatever became of it."""
+    for _ in range(MOST_CONNECTIONS + 1):
+        assert ask(at)[0] == HTTPStatus.OK
+
+
+def test_a_thread_that_cannot_begin_is_free_again(
+    at: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process has no room for one just then: that client gets no answer."""
+    begin = Thread.start
+
+    def fail(self: Thread) -> None:
+        if self.name == "page":
+            raise RuntimeError("can't start new thread")
+        begin(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", fail)
+        for _ in range(MOST_CONNECTIONS + 1):
+            assert say(at, b"GET / HTTP/1.1\r\n\r\n") == b""
+    assert ask(at)[0] == HTTPStatus.OK
 
 
 WAITS_FOR_EVER = """

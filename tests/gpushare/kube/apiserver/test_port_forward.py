@@ -5,7 +5,9 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from kubernetes import client
@@ -170,9 +172,8 @@ def test_an_api_server_that_says_nothing(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         api = client.ApiClient(client.Configuration(host=host.format(port)))
-        pod = Ref("v1", "Pod", "extender", "kube-system")
         with pytest.raises(Unavailable, match=r"API server: .*timed"):
-            port_forward.fetch_page(api, pod, 39999, "/ui")
+            port_forward.fetch_page(api, EXTENDER, 39999, "/ui")
 
 
 BODY = b'{"nodes": []}' * 20_000
@@ -211,6 +212,83 @@ def served(held: Certificates, answer: bytes, *, curt: bool = False) -> Iterator
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
+
+
+EXTENDER = Ref("v1", "Pod", "extender", "kube-system")
+DENIED = head(403, "Content-Length: 46") + (
+    b'{"kind": "Status", "message": "no, says RBAC"}'
+)
+
+
+def fetch_by(port: int, **settings: Any) -> bytes:
+    """Fetch a pod's page through an API server on loopback."""
+    wanted = client.Configuration(host=f"https://127.0.0.1:{port}")
+    for name, value in settings.items():
+        setattr(wanted, name, value)
+    api = client.ApiClient(wanted)
+    return port_forward.fetch_page(api, EXTENDER, 39999, "/ui")
+
+
+def test_both_sides_show_certificates(held: Certificates) -> None:
+    """As the kubeconfig has them; the API server's refusal is understood."""
+    ours = {"cert_file": held.path("client.crt"), "key_file": held.path("client.key")}
+    named = {"tls_server_name": EXTENDER_SERVER_NAME}
+    with (
+        served(held, DENIED) as port,
+        pytest.raises(Forbidden, match="no, says RBAC"),
+    ):
+        fetch_by(port, ssl_ca_cert=held.path("ca.crt"), **named, **ours)
+    with (
+        served(held, DENIED) as port,
+        pytest.raises(Unavailable, match=r"(?i)alert|EOF|reset|clos"),
+    ):
+        fetch_by(port, ssl_ca_cert=held.path("ca.crt"), **named)
+
+
+def test_an_api_server_that_is_not_trusted_gets_no_token(
+    held: Certificates, tmp_path: Path
+) -> None:
+    """Nor one of another name; without verification it is what was asked for."""
+    ours = {"cert_file": held.path("client.crt"), "key_file": held.path("client.key")}
+    other = certificates(tmp_path / "other").path("ca.crt")
+    for wrong in (
+        {"ssl_ca_cert": other, "tls_server_name": EXTENDER_SERVER_NAME},
+        {"ssl_ca_cert": held.path("ca.crt"), "tls_server_name": "kubernetes"},
+        {},
+    ):
+        with (
+            served(held, DENIED) as port,
+            pytest.raises(Unavailable, match="certificate verify failed"),
+        ):
+            fetch_by(port, **wrong, **ours)
+    with served(held, DENIED) as port, pytest.raises(Forbidden):
+        fetch_by(port, verify_ssl=False, **ours)
+
+
+def test_what_the_api_server_is_asked() -> None:
+    """The token of the kubeconfig, and the pod's port by the protocol of channels."""
+    asked: list[bytes] = []
+
+    def serve() -> None:
+        near, _ = listener.accept()
+        with near:
+            asked.append(near.recv(1 << 16))
+            near.sendall(DENIED)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=serve)
+        thread.start()
+        host = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        token = {"BearerToken": "Bearer secret"}
+        api = client.ApiClient(client.Configuration(host=host, api_key=token))
+        with pytest.raises(Forbidden):
+            port_forward.fetch_page(api, EXTENDER, 39999, "/ui")
+        thread.join()
+    (request,) = asked
+    path = b"/api/v1/namespaces/kube-system/pods/extender/portforward?ports=39999"
+    assert request.startswith(b"GET %s HTTP/1.1\r\n" % path)
+    assert b"authorization: Bearer secret\r\n" in request
+    assert b"Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n" in request
 
 
 def ask_by_tls(
