@@ -24,8 +24,9 @@ from gpusharectl.access import reached
 from gpusharectl.commands import for_kubectl, main
 from gpusharectl.demo.api_server import ApiServerOnLoopback
 from gpusharectl.demo.fakeapi.cluster import Embedded
+from gpusharectl.why import command
 from tests.builders import bound_json, card, placement
-from tests.gpusharectl.cluster_states import A, B, node_of
+from tests.gpusharectl.cluster_states import A, B, node_of, quota
 from tests.gpusharectl.conftest import put
 from tests.gpusharectl.exporter_pages import Shown, Use, page
 from tests.gpusharectl.terminal import Terminal, kubeconfig_for
@@ -309,6 +310,13 @@ def test_a_container_that_is_not_held(
         assert told["default/on-limited"]["do"].endswith(end)
         explained = orjson.loads(ran(config, "why", "on-limited", "-o", "json").stdout)
         assert [what in each for each in explained["warnings"]] == [True]
+        mistyped = (quota("default", hard={"baidu.com/vcuda-core": "1"}, used={}),)
+        with monkeypatch.context() as patched:
+            patched.setattr(command, "read_quotas", lambda *_: mistyped)
+            shown = ran(config, "why", "on-limited", "-o", "json").stdout
+        of_quota, of_container = orjson.loads(shown)["warnings"]
+        assert of_quota.startswith("quota default/gpu: keys that count nothing")
+        assert what in of_container
         assert set(asked) == {"gpushare-exporter-limited"}
         for held in (1, None):
             answer = page(Shown("limited", uses=(Use("on-limited", held=held),)))
