@@ -1,16 +1,18 @@
-"""Ctrl-C while a program starts or ends: it ends at once, without a traceback.
+"""Ctrl-C while a program starts, waits or ends: it ends at once, without a traceback.
 
 Little is imported here, because nothing catches Ctrl-C before it.
 """
 
 import os
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import current_thread, main_thread
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code of a program that Ctrl-C has ended, as shells count."""
+_LOOK_S = 1.0
 
 
 def end_at_once() -> None:
@@ -49,3 +51,15 @@ def _on_ctrl_c(handler: object) -> bool:
 def die(*_: object) -> None:
     """End the process, with the code that shells show for Ctrl-C."""
     os._exit(INTERRUPTED)
+
+
+def wait_for_interrupt() -> None:
+    """Wait for Ctrl-C or SIGTERM; for the main thread.
+
+    It wakes each second, because a signal may come after Python has last looked for
+    one and before the wait begins, and would not end the wait.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(_LOOK_S)

@@ -2,15 +2,12 @@
 
 import os
 import secrets
-import signal
 import sys
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any, Self
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -19,6 +16,7 @@ import orjson
 import urllib3
 
 from gpushare.addresses import LOOPBACK, find_free_address
+from gpushare.interrupt import wait_for_interrupt
 from gpushare.kube import facts
 from gpushare.kube.cluster import Json
 from gpushare.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
@@ -314,10 +312,8 @@ def ui(
             browse = None if no_open else webbrowser.open
             for line in announce_page(server, browse, os.environ):
                 click.echo(line)
-            # As Ctrl-C does, so that port-forwards are closed.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            with suppress(KeyboardInterrupt):
-                Event().wait()
+            # Port-forwards are closed after it.
+            wait_for_interrupt()
 
 
 def _source(access: Access, tls: Tls | None) -> Callable[[str], bytes]:

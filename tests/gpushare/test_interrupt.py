@@ -1,5 +1,6 @@
-"""Ctrl-C while a program starts, at any of its imports."""
+"""Ctrl-C while a program starts, at any of its imports, and while it waits."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,35 @@ def test_ctrl_c_at_start_says_nothing(
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+SIGNALLED = """
+import signal, sys, threading, time
+from gpushare.interrupt import wait_for_interrupt
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def interrupt():
+    time.sleep(0.3)
+    signal.pthread_kill(threading.get_ident(), int(sys.argv[1]))
+
+threading.Thread(target=interrupt, daemon=True).start()
+wait_for_interrupt()
+print("ended")
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_does_not_wake_the_main_thread(number: int) -> None:
+    """It ends the wait all the same.
+
+    Another thread gets it here; one that comes just before the wait is as silent.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, str(int(number))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
