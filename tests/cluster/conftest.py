@@ -78,8 +78,8 @@ def bare(
 ) -> Iterator[Fresh]:
     """A cluster as kubeadm makes it, with our image on its node and its own audit."""
     folder = tmp_path_factory.mktemp("bare")
-    with Cluster(cluster_programs, folder / "cluster", audit=True) as cluster:
-        cluster.import_image(app_archive)
+    made, archives = folder / "cluster", [app_archive]
+    with Cluster(cluster_programs, made, audit=True, archives=archives) as cluster:
         yield fresh(cluster, the_stub(), folder)
 
 

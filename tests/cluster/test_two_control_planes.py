@@ -30,8 +30,8 @@ def host(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fresh]:
     folder = tmp_path_factory.mktemp("two")
-    with Cluster(cluster_programs, folder / "cluster") as cluster:
-        cluster.import_image(app_archive)
+    made = folder / "cluster"
+    with Cluster(cluster_programs, made, archives=[app_archive]) as cluster:
         cluster.join("cp-2", control_plane=True)
         yield fresh(cluster, the_stub(), folder).begin(TWO_P4)
 

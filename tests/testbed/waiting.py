@@ -18,19 +18,21 @@ def wait_until(
     """Call ``look`` until ``accept`` accepts its answer, and return that answer.
 
     The first calls follow each other faster than ``every_s``, because most waits are
-    short. A look that takes long, as kubectl does, is made less often: the machine
-    has to do what is waited for too. Raises AssertionError with ``what`` was waited
-    for and the last answer. ``timeout_s`` is for what never comes: on a machine under
-    load, what comes in a second may take half a minute.
+    short. A look that takes long, as kubectl does, is made less often, and so is any
+    look after a long wait: the machine has to do what is waited for too. Raises
+    AssertionError with ``what`` was waited for and the last answer. ``timeout_s`` is
+    for what never comes: on a machine under load, what comes in a second may take half
+    a minute.
     """
-    deadline = time.monotonic() + timeout_s
+    start = time.monotonic()
     pause_s = min(0.002, every_s)
     while True:
         began = time.monotonic()
         if accept(seen := look()):
             return seen
         now = time.monotonic()
-        if now > deadline:
+        if now > start + timeout_s:
             raise AssertionError(f"no {what} within {timeout_s} s; last seen: {seen!r}")
-        time.sleep(max(pause_s, min(2 * (now - began), 0.5)))
+        seldom_s = min(max(2 * (now - began), (now - start) / 20), 0.5)
+        time.sleep(max(pause_s, seldom_s))
         pause_s = min(2 * pause_s, every_s)

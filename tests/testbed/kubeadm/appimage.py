@@ -1,7 +1,7 @@
 """Our own image for the clusters, built by the Dockerfile that ships.
 
 Its base is Debian's Python, because a registry is nowhere to be had. All that is built
-lies in the cache: ``ensure_app_image`` gives an archive as ``Cluster.import_image``
+lies in the cache: ``ensure_app_image`` gives an archive as ``Cluster``
 takes it, minutes after the first call and seconds after one with other sources.
 """
 

@@ -119,7 +119,8 @@ class Cluster:
 
     The first node, ``cp``, has no taint, so that pods run there too. With ``proxy``
     each node runs kube-proxy, and Services answer, the API server's own included. With
-    ``audit`` the API server logs who asked what.
+    ``audit`` the API server logs who asked what. ``archives`` are further images, which
+    every node has.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Cluster:
         *,
         kept: bool = False,
         audit: bool = False,
+        archives: Sequence[Path] = (),
     ) -> None:
         self.programs = programs
         self.folder = folder
@@ -136,7 +138,7 @@ class Cluster:
         self.launcher = Launcher(folder)
         self._audit = audit
         self._kept = kept
-        self._archives: list[Path] = []
+        self._archives = [*programs.images.all, *archives]
         self._switch: Namespaces | None = None
 
     def __enter__(self) -> Self:
@@ -196,14 +198,12 @@ class Cluster:
             control_plane=control_plane,
         )
         node.write(KUBEADM_YAML, document)
-        images = [*self.programs.images.everywhere, *self._archives]
         if control_plane:
-            images += self.programs.images.control_plane
             self._write_given(node)
             for key in files.SHARED_KEYS:
                 path = f"/etc/kubernetes/pki/{key}"
                 node.write(path, first.path(path).read_text())
-        self._kubeadm(node, "join", images=images)
+        self._kubeadm(node, "join")
         return node
 
     def import_image(self, archive: Path) -> None:
@@ -261,7 +261,6 @@ class Cluster:
         self._switch = switch
         network.make_switch(switch, self.addresses)
         node = self._make_node(FIRST_NODE)
-        images = self.programs.images
         document = files.init_documents(
             node.name,
             node.address,
@@ -271,8 +270,7 @@ class Cluster:
         )
         self._write_given(node)
         node.write(KUBEADM_YAML, document)
-        wanted = [*images.everywhere, *images.control_plane]
-        self._kubeadm(node, "init", f"--skip-phases={SKIPPED}", images=wanted)
+        self._kubeadm(node, "init", f"--skip-phases={SKIPPED}")
         self.rest.must("POST", "/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASS)
         # Without it every pod is refused, and the controllers need a few seconds.
         account = "/api/v1/namespaces/default/serviceaccounts/default"
@@ -302,6 +300,7 @@ class Cluster:
         network.join(self._switch, node.spaces, self.addresses, number)
         self._route_pods(node, number)
         node.configure(self.addresses.pods(number))
+        node.take_images(self._archives)
         node.start_containerd()
         return node
 
@@ -314,11 +313,9 @@ class Cluster:
                 network.route_pods(other.spaces, self.addresses, number)
                 network.route_pods(new.spaces, self.addresses, other_number)
 
-    def _kubeadm(
-        self, node: Node, action: str, *flags: str, images: Sequence[Path]
-    ) -> None:
+    def _kubeadm(self, node: Node, action: str, *flags: str) -> None:
         told = [f"--config={KUBEADM_YAML}", "--ignore-preflight-errors=all", *flags]
-        node.kubeadm(action, *told, images=images)
+        node.kubeadm(action, *told)
         if action == "init":
             admin_conf = node.path(ADMIN_CONF).read_text()
             self._access = Access(admin_conf, node.address, self.folder)

@@ -27,13 +27,9 @@ class ImageSet:
     pause_name: str
 
     @property
-    def everywhere(self) -> list[Path]:
-        """What every node needs: the pause image and the test image."""
-        return [self.folder / "pause.tar", self.folder / "base.tar"]
-
-    @property
-    def control_plane(self) -> list[Path]:
-        return sorted(set(self.folder.glob("*.tar")) - set(self.everywhere))
+    def all(self) -> list[Path]:
+        """What a control plane needs, the pause image and the test image."""
+        return sorted(self.folder.glob("*.tar"))
 
 
 def ensure_images(

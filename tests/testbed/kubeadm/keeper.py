@@ -171,10 +171,10 @@ def keep(programs: Programs, folder: Path, wanted: Wanted) -> None:
         # Not blocked, because the containers would inherit that and never end.
         signal.signal(ending, _leave)
     try:
-        with Cluster(programs, folder, kept=True) as cluster:
+        archives = [wanted.archive]
+        with Cluster(programs, folder, kept=True, archives=archives) as cluster:
             for number in range(1, wanted.nodes):
                 cluster.join(f"worker{number}")
-            cluster.import_image(wanted.archive)
             furnish(cluster, bare=wanted.bare)
             cluster.announce()
             while True:

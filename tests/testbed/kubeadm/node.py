@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.testbed.kubeadm import cgroups, files
+from tests.testbed.kubeadm import cgroups, files, image_store
 from tests.testbed.kubeadm.instances import INOTIFY
 from tests.testbed.kubeadm.namespaces import HERE, InsideProcess, Namespaces, succeeded
 from tests.testbed.kubeadm.programs import Programs
@@ -133,6 +133,7 @@ class Node(Host):
         cgroup: str,
     ) -> None:
         super().__init__(launcher, name, folder, cgroup, programs.path)
+        self._images = folder / "var/lib/containerd"
         self.address = address
         self._programs = programs
 
@@ -158,6 +159,18 @@ class Node(Host):
             raise ProcessDiedError(f"{words}{process.log_tail()}")
         return process
 
+    def take_images(self, archives: Sequence[Path]) -> None:
+        """Have these images when containerd starts for the first time."""
+        cache, kind = self._programs.images.folder.parent, self._programs.runtime.folder
+        image_store.fill(
+            self._images, archives, cache, lambda: self._unpack(archives), kind.name
+        )
+
+    def _unpack(self, archives: Sequence[Path]) -> None:
+        containerd = self.start_containerd()
+        self.import_images(archives)
+        containerd.stop()
+
     def kill_containerd(self) -> None:
         """Kill containerd; its containers go on, as they do on any node."""
         self.processes["containerd"].kill()
@@ -182,14 +195,10 @@ class Node(Host):
         self.kill_kubelet()
         return self.start_kubelet()
 
-    def kubeadm(self, action: str, *flags: str, images: Sequence[Path]) -> None:
-        """Run kubeadm, and start the kubelet once kubeadm has configured it.
-
-        The images are imported meanwhile: before the kubelet is there to want them.
-        """
+    def kubeadm(self, action: str, *flags: str) -> None:
+        """Run kubeadm, and start the kubelet once kubeadm has configured it."""
         kubeadm = self._programs.node.path("kubeadm")
         process = self.launch("kubeadm", [kubeadm, action, *flags], folder=Path("/"))
-        self.import_images(images)
         process.wait_ready(self._kubelet_configured)
         self.start_kubelet()
         code = process.popen.wait(300)
