@@ -21,14 +21,17 @@ class Nodes:
     def take(self, name: str) -> Path:
         node = self._folder / name
         node.mkdir()
+        folder = node.stat().st_ino
 
         def unpack() -> None:
+            assert [*node.iterdir()] == []
             self.unpacked.append(name)
             for path in (LAYER, DATABASE):
                 (node / path).parent.mkdir(parents=True)
                 (node / path).write_text("unpacked")
 
         image_store.fill(node, [self.archive], self.cache, unpack, "containerd-1")
+        assert node.stat().st_ino == folder
         return node
 
 
@@ -60,12 +63,15 @@ def test_another_image_is_unpacked(nodes: Nodes) -> None:
 
 
 def test_where_nothing_can_be_linked_each_unpacks(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In its own folder, which is mounted by then, without what was linked of it."""
     nodes.take("a")
-    (nodes.cache.parent / "cp").write_text("#!/bin/false\n")
-    (nodes.cache.parent / "cp").chmod(0o755)
-    monkeypatch.setenv("PATH", str(nodes.cache.parent))
+    cp = tmp_path / "bin/cp"
+    cp.parent.mkdir()
+    cp.write_text('#!/bin/sh\n/bin/mkdir "$3/a part"\nexit 1\n')
+    cp.chmod(0o755)
+    monkeypatch.setenv("PATH", str(cp.parent))
     node = nodes.take("b")
     assert nodes.unpacked == ["a", "b"]
     assert (node / LAYER).read_text() == "unpacked"
