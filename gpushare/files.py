@@ -25,9 +25,7 @@ def replace_file(
     """
     unfinished = path.with_name(f".{path.name}{part}")
     try:
-        unfinished.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
+        with os.fdopen(_create(unfinished), "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             # The mode first: after the owner has changed, this process may not.
@@ -37,10 +35,21 @@ def replace_file(
             if synced:
                 os.fsync(file.fileno())
         unfinished.replace(path)
-    finally:
+    except BaseException:
         unfinished.unlink(missing_ok=True)
+        raise
     if synced:
         sync_folder(path.parent)
+
+
+def _create(path: Path) -> int:
+    """Open a new file for writing; what a kill has left there is removed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        return os.open(path, flags, 0o600)
+    except FileExistsError:
+        path.unlink()
+        return os.open(path, flags, 0o600)
 
 
 def sync_folder(folder: Path) -> None:
