@@ -48,7 +48,7 @@ def _create(path: Path) -> int:
     try:
         return os.open(path, flags, 0o600)
     except FileExistsError:
-        path.unlink()
+        path.unlink(missing_ok=True)
         return os.open(path, flags, 0o600)
 
 

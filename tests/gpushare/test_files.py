@@ -7,8 +7,8 @@ import pytest
 from gpushare.files import PART, replace_file
 
 
-def test_what_a_kill_has_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    """Nor is it followed, if somebody made it a link."""
+def test_a_file_that_a_kill_has_left_is_replaced(tmp_path: Path) -> None:
+    """A link there is not followed."""
     victim, path = tmp_path / "victim", tmp_path / "file"
     victim.write_text("kept")
     (tmp_path / f".file{PART}").symlink_to(victim)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,6 +155,19 @@ def _fingerprint(module: Path, tools: tuple[Tool, ...]) -> str:
     sources = [go_mod, *(file.read_text() for file in files)]
     text = "\n".join([*sources, *build_flags(go_mod), *map(str, tools)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+KEPT = 3
+"""Builds of a kind that stay, so that checkouts of different sources take turns."""
+
+
+def drop_all_but_newest(builds: Iterable[Path]) -> None:
+    """Remove all but ``KEPT`` of these files or folders."""
+    for old in sorted(builds, key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.testbed.binaries import KEPT
 from tests.testbed.kubeadm import image_store
 
 LAYER, DATABASE = "snapshots/1/file", "bolt/meta.db"
@@ -56,10 +57,10 @@ def test_another_image_is_unpacked(nodes: Nodes) -> None:
     nodes.archive.write_text("another")
     nodes.take("b")
     assert nodes.unpacked == ["a", "b"]
-    for number in range(image_store.KEPT):
+    for number in range(KEPT):
         nodes.archive.write_text("another" * (number + 2))
         nodes.take(f"later-{number}")
-    assert len([*nodes.cache.glob("store-*")]) == image_store.KEPT
+    assert len([*nodes.cache.glob("store-*")]) == KEPT
 
 
 def test_where_nothing_can_be_linked_each_unpacks(

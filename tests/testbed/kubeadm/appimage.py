@@ -1,8 +1,8 @@
 """Our own image for the clusters, built by the Dockerfile that ships.
 
 Its base is Debian's Python, because a registry is nowhere to be had. All that is built
-lies in the cache: ``ensure_app_image`` gives an archive as ``Cluster``
-takes it, minutes after the first call and seconds after one with other sources.
+lies in the cache. ``ensure_app_image`` gives an archive, as ``Cluster`` takes it. The
+first call takes minutes, one with other sources seconds.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.testbed.binaries import only_builder
+from tests.testbed.binaries import drop_all_but_newest, only_builder
 from tests.testbed.kubeadm.buildah import Buildah
 from tests.testbed.kubeadm.debian import ensure_debian
 from tests.testbed.kubeadm.machine import install_packages, why_not
@@ -35,8 +35,6 @@ VERSION = "gpushare/__init__.py"
 PRELOAD = "isolation/preload"
 LIBRARY = "build/libvcuda.so.1"
 """What ``make image`` compiles before it calls the builder."""
-KEPT = 3
-"""Archives that stay, so that checkouts of different sources can take turns."""
 
 
 def app_version(root: Path = ROOT) -> str:
@@ -65,7 +63,7 @@ def ensure_app_image(cache: Path, root: Path = ROOT) -> Path:
             _build(folder, root, archive)
         # Its time tells which ones have been of no use for longest.
         archive.touch()
-        drop_all_but_newest(folder)
+        drop_all_but_newest(folder.glob("app-*.tar"))
     return archive
 
 
@@ -136,9 +134,3 @@ def _arguments(root: Path) -> dict[str, str]:
     if index := os.environ.get("PIP_INDEX_URL"):
         arguments["PIP_INDEX_URL"] = index
     return arguments
-
-
-def drop_all_but_newest(folder: Path) -> None:
-    archives = sorted(folder.glob("app-*.tar"), key=lambda path: path.stat().st_mtime)
-    for old in archives[:-KEPT]:
-        old.unlink()

@@ -10,10 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.testbed.binaries import only_builder
-
-KEPT = 3
-"""Stores that stay, so that checkouts of different sources can take turns."""
+from tests.testbed.binaries import drop_all_but_newest, only_builder
 
 
 def fill(
@@ -21,20 +18,20 @@ def fill(
     archives: Sequence[Path],
     cache: Path,
     unpack: Callable[[], None],
-    kind: str,
+    runtime: str,
 ) -> None:
     """Fill a node's folder of containerd, which does not run, with these images.
 
-    The first time ``unpack`` does it, and the result is kept for the next ones of this
-    ``kind``, which is all that matters beside the archives. So it does where files
-    cannot be linked, as between two file systems.
+    The first time ``unpack`` does it, and the result is kept for the next nodes with
+    the same archives and ``runtime``, which names containerd's build. Where files
+    cannot be linked, as between two file systems, ``unpack`` does it each time.
     """
     with only_builder(cache):
-        store = cache / f"store-{_fingerprint(archives, kind)}"
+        store = cache / f"store-{_fingerprint(archives, runtime)}"
         if store.exists() and _link(store, folder):
             store.touch()
             return
-        # Of links that failed. The folder itself stays: it is mounted.
+        # Linking may have failed half-way. The folder itself stays: it is mounted.
         for unfinished in folder.iterdir():
             shutil.rmtree(unfinished)
         unpack()
@@ -44,7 +41,7 @@ def fill(
             linked = Path(building) / "store"
             if _link(folder, linked):
                 linked.rename(store)
-        _drop_all_but_newest(cache)
+        drop_all_but_newest(cache.glob("store-*"))
 
 
 def _link(source: Path, target: Path) -> bool:
@@ -61,13 +58,7 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-def _fingerprint(archives: Sequence[Path], kind: str) -> str:
+def _fingerprint(archives: Sequence[Path], runtime: str) -> str:
     stats = [(str(path), path.stat()) for path in archives]
-    text = repr([kind, *((path, stat.st_size, stat.st_ino) for path, stat in stats)])
+    text = repr([runtime, *((path, stat.st_size, stat.st_ino) for path, stat in stats)])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _drop_all_but_newest(cache: Path) -> None:
-    stores = sorted(cache.glob("store-*"), key=lambda path: path.stat().st_mtime)
-    for old in stores[:-KEPT]:
-        shutil.rmtree(old)

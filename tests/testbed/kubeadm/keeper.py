@@ -178,7 +178,8 @@ def keep(programs: Programs, folder: Path, wanted: Wanted) -> None:
             furnish(cluster, bare=wanted.bare)
             cluster.announce()
             while True:
-                signal.pause()
+                # Not a pause: a signal that comes just before it would not end it.
+                time.sleep(1)
     except SystemExit:
         shutil.rmtree(folder)
 

@@ -161,9 +161,10 @@ class Node(Host):
 
     def take_images(self, archives: Sequence[Path]) -> None:
         """Have these images when containerd starts for the first time."""
-        cache, kind = self._programs.images.folder.parent, self._programs.runtime.folder
+        cache = self._programs.images.folder.parent
+        runtime = self._programs.runtime.folder.name
         image_store.fill(
-            self._images, archives, cache, lambda: self._unpack(archives), kind.name
+            self._images, archives, cache, lambda: self._unpack(archives), runtime
         )
 
     def _unpack(self, archives: Sequence[Path]) -> None:
